@@ -1,0 +1,234 @@
+"""Weights in: safetensors files, read strictly, and the seeded initialisation where there is none.
+
+Owns what a checkpoint must hold, and where a model's weights came from; knows nothing of ONNX.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from andrea_export.errors import CheckpointError, UsageError
+from andrea_model.config import PRESETS, AndreaConfig
+
+if TYPE_CHECKING:
+    from andrea_model.model import Andrea
+
+DEFAULT_PRESET = "andrea-120m"
+CONFIG_KEY = "andrea.config"  # the safetensors metadata key under which a checkpoint may carry its own shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsOrigin:
+    """Where weights came from: a checkpoint's name and sha256, or the seed of an untrained initialisation."""
+
+    preset: str | None
+    checkpoint: str | None = None
+    checkpoint_sha256: str | None = None
+    seed: int | None = None
+
+    @property
+    def trained(self) -> bool:
+        """Whether the weights came from a checkpoint."""
+        return self.checkpoint_sha256 is not None
+
+    def __str__(self) -> str:
+        if self.trained:
+            return f"{self.checkpoint} (sha256 {str(self.checkpoint_sha256)[:12]})"
+        return f"untrained weights (GPT-2 initialisation, seed {self.seed})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A reference model with its weights and their origin."""
+
+    model: Andrea
+    config: AndreaConfig
+    origin: WeightsOrigin
+
+
+def config_from_preset(preset: str) -> AndreaConfig:
+    """The shape of a preset. Raises UsageError naming the presets there are."""
+    try:
+        return PRESETS[preset]
+    except KeyError:
+        raise UsageError(f"unknown preset '{preset}'", hint=f"presets: {', '.join(PRESETS)}") from None
+
+
+def load_model(*, preset: str | None, checkpoint: Path | None, seed: int) -> LoadedModel:
+    """The reference model, in eval mode, fp32 on the CPU.
+
+    With a checkpoint: its weights, under the preset's shape or else its own metadata's. Without: the seeded
+    initialisation. Raises: UsageError (unknown preset), CheckpointError (everything wrong with the file, at once).
+    """
+    from andrea_model.model import build_model
+
+    if checkpoint is None:
+        name = preset or DEFAULT_PRESET
+        config = config_from_preset(name)
+        return LoadedModel(model=build_model(config, seed=seed), config=config, origin=WeightsOrigin(preset=name, seed=seed))
+
+    header = read_header(checkpoint)
+    config, name = _config_of(header, preset, checkpoint)
+    model = build_model(config)
+    _load_strictly(model, header, checkpoint)
+    return LoadedModel(
+        model=model,
+        config=config,
+        origin=WeightsOrigin(preset=name, checkpoint=checkpoint.name, checkpoint_sha256=sha256_of(checkpoint)),
+    )
+
+
+def save_checkpoint(model: Andrea, path: Path) -> None:
+    """Writes the model's weights and its configuration as safetensors."""
+    from safetensors.torch import save_file
+
+    tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+    save_file(tensors, path, metadata={CONFIG_KEY: json.dumps(asdict(model.config))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointHeader:
+    """What a safetensors file says it holds: name → (type, shape), and its metadata."""
+
+    tensors: dict[str, tuple[str, tuple[int, ...]]]
+    metadata: dict[str, str]
+
+
+def read_header(path: Path) -> CheckpointHeader:
+    """The header of a safetensors file, its length checked against the file's.
+
+    Raises: CheckpointError for a file that is missing, empty, truncated, or not safetensors.
+    Source: https://github.com/huggingface/safetensors#format (u64 header length, JSON, data).
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint {path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    num_bytes = path.stat().st_size
+    if num_bytes == 0:
+        raise CheckpointError(f"checkpoint {path} is empty")
+    try:
+        with safe_open(path, framework="np") as file:
+            tensors = {}
+            for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
+                view = file.get_slice(name)
+                tensors[name] = (view.get_dtype(), tuple(view.get_shape()))
+            return CheckpointHeader(tensors=tensors, metadata=file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} is not a whole safetensors file ({num_bytes:,} bytes): {error}",
+            hint=_foreign_hint(path),
+        ) from None
+
+
+def config_from_metadata(metadata: dict[str, str], where: Path) -> AndreaConfig | None:
+    """The shape a checkpoint carries in its metadata, if it carries one. Raises CheckpointError if it is not one."""
+    text = metadata.get(CONFIG_KEY)
+    if text is None:
+        return None
+    try:
+        return AndreaConfig(**json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {where}: metadata '{CONFIG_KEY}' is no configuration: {error}") from None
+
+
+def published_header(path: Path) -> tuple[int, int] | None:
+    """(step, n_params) if the file has the published ANDREA checkpoint's layout, else None.
+
+    Source: the model card: int32 step, int32 n_params, then 3 × n_params float32 (weights, Adam m, Adam v).
+    """
+    with path.open("rb") as file:
+        head = file.read(8)
+    if len(head) < 8:
+        return None
+    step, num_params = struct.unpack("<ii", head)
+    return (step, num_params) if num_params > 0 and path.stat().st_size == 8 + 12 * num_params else None
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _foreign_hint(path: Path) -> str:
+    if published := published_header(path):
+        return (
+            f"this is the published training checkpoint (step {published[0]}, {published[1]:,} parameters); its card does "
+            "not state the order of its tensors, so convert it to safetensors with the training engine"
+        )
+    return "write it with safetensors.torch.save_file, or andrea_export.checkpoint.save_checkpoint"
+
+
+def _config_of(header: CheckpointHeader, preset: str | None, path: Path) -> tuple[AndreaConfig, str | None]:
+    own = config_from_metadata(header.metadata, path)
+    if preset is None and own is not None:
+        return own, next((name for name, config in PRESETS.items() if config == own), None)
+    name = preset or DEFAULT_PRESET
+    config = config_from_preset(name)
+    if own is not None and own != config:
+        different = ", ".join(
+            f"{key} {value} (preset {name}: {asdict(config)[key]})"
+            for key, value in asdict(own).items()
+            if value != asdict(config)[key]
+        )
+        raise CheckpointError(f"checkpoint {path} says it is another model: {different}", hint="leave out --preset")
+    return config, name
+
+
+def _load_strictly(model: Andrea, header: CheckpointHeader, path: Path) -> None:
+    """Copies every weight, or raises one CheckpointError that names all that is wrong."""
+    import torch
+    from safetensors import safe_open
+
+    wanted = dict(model.named_parameters())
+    problems = [f"missing {name} {list(wanted[name].shape)}" for name in wanted if name not in header.tensors]
+    problems += [f"unexpected {name}" for name in header.tensors if name not in wanted]
+    problems += [
+        f"{name} has shape {list(shape)}, expected {list(wanted[name].shape)}"
+        for name, (_, shape) in header.tensors.items()
+        if name in wanted and shape != tuple(wanted[name].shape)
+    ]
+    problems += [
+        f"{name} has type {dtype}, expected F32, F16 or BF16"
+        for name, (dtype, _) in header.tensors.items()
+        if name in wanted and dtype not in ("F32", "F16", "BF16")
+    ]
+    if problems:
+        raise CheckpointError(_listed(f"checkpoint {path} does not fit", problems), hint=_shape_hint(header))
+    broken: list[str] = []
+    with safe_open(path, framework="pt") as file:
+        for name, parameter in wanted.items():
+            parameter.copy_(file.get_tensor(name))
+            num_bad = int(torch.numel(parameter) - torch.isfinite(parameter).sum())
+            if num_bad:
+                broken.append(f"{name} ({num_bad:,} of {parameter.numel():,} values)")
+    if broken:
+        raise CheckpointError(
+            _listed(f"checkpoint {path} has NaN or Inf", broken), hint="the training run diverged; take an earlier checkpoint"
+        )
+
+
+def _listed(head: str, problems: list[str], limit: int = 24) -> str:
+    shown = "; ".join(problems[:limit])
+    more = f"; and {len(problems) - limit} more" if len(problems) > limit else ""
+    return f"{head}, {len(problems)} problem{'s' if len(problems) != 1 else ''}: {shown}{more}"
+
+
+def _shape_hint(header: CheckpointHeader) -> str:
+    """Which preset the file's own embedding suggests."""
+    shapes: dict[str, Any] = {name: shape for name, (_, shape) in header.tensors.items()}
+    fits = [
+        name
+        for name, config in PRESETS.items()
+        if shapes.get("token_embed.weight") == (config.vocab_size, config.d_model)
+    ]
+    return f"its token_embed.weight is that of {fits[0]}: use --preset {fits[0]}" if fits else "see model/README.md for the names"

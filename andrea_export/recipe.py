@@ -1,0 +1,129 @@
+"""The recipe: the only configuration object. It is given in TOML or by options, and stored in what it made.
+
+Owns the schema, its defaults and their reasons; builds nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from andrea_export.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Target = Literal["onnx", "tensorrt", "tensorrt-rtx"]
+EngineTarget = Literal["tensorrt", "tensorrt-rtx"]
+PrecisionName = Literal["fp32", "fp16", "bf16"]
+
+TARGETS: tuple[Target, ...] = ("onnx", "tensorrt", "tensorrt-rtx")
+PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16")
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeRange:
+    """What one dynamic dimension may be in an engine: smallest, the one tuned for, largest."""
+
+    __pydantic_config__ = _STRICT
+
+    min: Annotated[int, Field(ge=0)]
+    opt: Annotated[int, Field(ge=0)]
+    max: Annotated[int, Field(ge=0)]
+
+    def __post_init__(self) -> None:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"min {self.min}, opt {self.opt}, max {self.max} are not in rising order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The engines' optimization profile."""
+
+    __pydantic_config__ = _STRICT
+
+    batch: ShapeRange = field(default_factory=lambda: ShapeRange(min=1, opt=1, max=8))
+    sequence: ShapeRange = field(default_factory=lambda: ShapeRange(min=1, opt=128, max=1024))
+    past: ShapeRange = field(default_factory=lambda: ShapeRange(min=0, opt=128, max=1023))
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "sequence"):
+            if getattr(self, name).min < 1:
+                raise ValueError(f"{name}.min is 0, expected at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What to build. Every key is optional."""
+
+    __pydantic_config__ = _STRICT
+
+    preset: str | None = None
+    """One of ``andrea_model.PRESETS``; left out: the checkpoint's own configuration, or andrea-120m."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the untrained weights, where no checkpoint is given."""
+    targets: tuple[Target, ...] | None = None
+    """Left out: everything this machine can build."""
+    precisions: tuple[PrecisionName, ...] = ("fp32",)
+    """One engine for each; the ONNX file itself is always fp32."""
+    profile: Profile = field(default_factory=Profile)
+    tf32: bool = False
+    """Let fp32 engines round their matrix inputs to TF32. Off, so that fp32 means fp32."""
+    native_twin: bool = False
+    """Also build each engine without the plugin (``<target>-<precision>-native.plan``), for comparison."""
+    cuda_architectures: tuple[str, ...] = ("80", "89", "90", "120")
+    """Compute capabilities the plugin holds machine code for: 80 serves 8.6 and 8.7 too; the PTX of 90 serves the rest."""
+    engine_timeout_s: Annotated[int, Field(ge=1)] = 1800
+    """An engine build that takes longer is stopped, and is an error."""
+
+    def __post_init__(self) -> None:
+        for name in ("targets", "precisions", "cuda_architectures"):
+            values = getattr(self, name)
+            if values is not None and not values:
+                raise ValueError(f"{name} is empty")
+            if values is not None and len(set(values)) != len(values):
+                raise ValueError(f"{name} names one value twice: {', '.join(values)}")
+
+
+_RECIPE = TypeAdapter(Recipe)
+
+
+def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
+    """The recipe these keys describe. Raises UsageError naming every wrong key and value at once."""
+    try:
+        return _RECIPE.validate_python(values)
+    except ValidationError as error:
+        problems = "; ".join(_problem(entry) for entry in error.errors())
+        raise UsageError(f"{where}: {problems}", hint=f"keys: {', '.join(Recipe.__dataclass_fields__)}") from None
+
+
+def recipe_from_toml(path: Path) -> dict[str, Any]:
+    """The keys a recipe file holds, not yet validated. Raises UsageError if it is missing or not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"recipe {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"recipe {path} is not TOML: {error}") from None
+
+
+def recipe_as_mapping(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain JSON values, every key present."""
+    mapping: dict[str, Any] = _RECIPE.dump_python(recipe, mode="json")
+    return mapping
+
+
+def _problem(entry: Any) -> str:
+    key = ".".join(str(part) for part in entry["loc"]) or "recipe"
+    if entry["type"] == "unexpected_keyword_argument":
+        return f"unknown key '{key}'"
+    message = entry["msg"].removeprefix("Value error, ")
+    return f"{key}: {message[0].lower() + message[1:]}, got {entry['input']!r}"

@@ -1,0 +1,84 @@
+"""The names and shapes of everything that crosses a boundary: graph inputs, graph outputs and layers, in model order.
+
+One list of names serves the torch hooks, the ONNX values, the engines' tensors and every report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from andrea_model.config import AndreaConfig
+
+Dim = int | str  # a str is a dynamic dimension: batch, sequence (tokens now), past (tokens cached), total = past + sequence
+
+BLOCK_LAYERS = (
+    "ln_1",
+    "attn.qkv",
+    "attn.context",
+    "attn.proj",
+    "attn_residual",
+    "ln_2",
+    "mlp.fc",
+    "mlp.gelu",
+    "mlp.proj",
+    "mlp_residual",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One tensor at a boundary: its name, its type (a key of ``dtypes.DTYPES``) and its dimensions."""
+
+    name: str
+    dtype: str
+    dims: tuple[Dim, ...]
+
+
+def graph_inputs(config: AndreaConfig, cache_dtype: str = "fp32") -> tuple[TensorSpec, ...]:
+    """The inputs of the KV-cache graph, in order, under the ecosystem's names."""
+    cache_dims = ("batch", config.n_head, "past", config.d_head)
+    return (
+        TensorSpec(name="input_ids", dtype="int64", dims=("batch", "sequence")),
+        TensorSpec(name="attention_mask", dtype="int64", dims=("batch", "total")),
+        TensorSpec(name="position_ids", dtype="int64", dims=("batch", "sequence")),
+        *(
+            TensorSpec(name=f"past_key_values.{index}.{part}", dtype=cache_dtype, dims=cache_dims)
+            for index in range(config.n_layer)
+            for part in ("key", "value")
+        ),
+    )
+
+
+def graph_outputs(config: AndreaConfig, cache_dtype: str = "fp32") -> tuple[TensorSpec, ...]:
+    """The outputs of the KV-cache graph, in order."""
+    cache_dims = ("batch", config.n_head, "total", config.d_head)
+    return (
+        TensorSpec(name="logits", dtype="fp32", dims=("batch", "sequence", config.vocab_size)),
+        *(
+            TensorSpec(name=name, dtype=cache_dtype, dims=cache_dims)
+            for index in range(config.n_layer)
+            for name in present_names(index)
+        ),
+    )
+
+
+def present_names(block: int) -> tuple[str, str]:
+    """The new key and value of one block."""
+    return f"present.{block}.key", f"present.{block}.value"
+
+
+def layer_names(config: AndreaConfig) -> Iterator[str]:
+    """Every layer that is compared, in model order: module paths, plus each present key and value, plus ``logits``."""
+    yield from ("mask", "token_embed", "position_embed", "embed_residual")
+    for index in range(config.n_layer):
+        for layer in BLOCK_LAYERS:
+            yield f"blocks.{index}.{layer}"
+            if layer == "attn.qkv":
+                yield from present_names(index)
+    yield from ("ln_f", "logits")
+
+
+def gelu_layers(config: AndreaConfig) -> tuple[str, ...]:
+    """The module paths of the GELUs, in model order."""
+    return tuple(f"blocks.{index}.mlp.gelu" for index in range(config.n_layer))
