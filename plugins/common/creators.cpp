@@ -1,0 +1,20 @@
+// The two functions TensorRT looks up in a plugin library, and the list of creators they hand over.
+#include "common/creators.h"
+
+#include <cstdint>
+
+#include "common/log.h"
+
+#define ANDREA_EXPORT extern "C" __attribute__((visibility("default")))
+
+ANDREA_EXPORT nvinfer1::IPluginCreatorInterface* const* getCreators(std::int32_t& num_creators);
+ANDREA_EXPORT void setLoggerFinder(nvinfer1::ILoggerFinder* finder);
+
+nvinfer1::IPluginCreatorInterface* const* getCreators(std::int32_t& num_creators)
+{
+  static nvinfer1::IPluginCreatorInterface* const creators[] = {andrea::gelu_creator()};
+  num_creators = static_cast<std::int32_t>(sizeof creators / sizeof creators[0]);
+  return creators;
+}
+
+void setLoggerFinder(nvinfer1::ILoggerFinder* finder) { andrea::set_logger_finder(finder); }
