@@ -151,7 +151,7 @@ class _Headers:
 
 def _tensorrt_headers(tensorrt_root: Path | None) -> _Headers:
     """Which headers a build uses: for people (`label`), and for the cache's key (`identity`: their content)."""
-    """Which headers a build uses: for people (`label`), for the cache's key (`identity`, their content)."""
+    if tensorrt_root is None:
         return _Headers(label="abi", identity="abi")
     candidates = [
         tensorrt_root / "include",

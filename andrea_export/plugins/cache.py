@@ -74,9 +74,7 @@ class CachedLibrary:
     reused: bool
 
 
-def cached_build(
-    cache_dir: Path, build: CmakeBuild, *, on_line: Callable[[str], None] | None = None
-) -> CachedLibrary:
+def cached_build(cache_dir: Path, build: CmakeBuild, *, on_line: Callable[[str], None] | None = None) -> CachedLibrary:
     """The library of `build`, from the cache if its entry there is whole, else compiled and put there.
 
     Raises: PluginError if the sources do not compile, or the cache cannot be written.
@@ -100,16 +98,12 @@ def cached_build(
         ) from error
 
 
-def _build_entry(
-    folder: Path, entry: Path, build: CmakeBuild, on_line: Callable[[str], None] | None
-) -> CachedLibrary:
+def _build_entry(folder: Path, entry: Path, build: CmakeBuild, on_line: Callable[[str], None] | None) -> CachedLibrary:
     # Left by a build that was killed: the lock says that none is running.
     for leftover in folder.glob(f".{entry.name}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
     log = folder / f"{entry.name}.log"
-    with tempfile.TemporaryDirectory(
-        dir=folder, prefix=f".{entry.name}.", ignore_cleanup_errors=True
-    ) as temporary:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{entry.name}.", ignore_cleanup_errors=True) as temporary:
         work = Path(temporary) / "build"
         with log.open("w") as log_file:
             configure = [
@@ -154,11 +148,7 @@ def _whole_entry(entry: Path, build: CmakeBuild) -> CachedLibrary | None:
         sha256 = _sha256(library)
     except (OSError, ValueError):
         return None
-    if (
-        not isinstance(record, dict)
-        or record.get("key") != build.key
-        or record.get("library_sha256") != sha256
-    ):
+    if not isinstance(record, dict) or record.get("key") != build.key or record.get("library_sha256") != sha256:
         return None
     return CachedLibrary(library=library, library_sha256=sha256, key=build.key, reused=True)
 

@@ -103,9 +103,7 @@ def _check_elf(library: Path) -> None:
     except OSError as error:
         raise PluginError(f"{library}: cannot be read: {error.strerror}", hint=_REBUILD) from error
     if len(header) < 64 or header[:4] != b"\x7fELF":
-        raise PluginError(
-            f"{library}: expected a shared library (ELF), found another kind of file", hint=_REBUILD
-        )
+        raise PluginError(f"{library}: expected a shared library (ELF), found another kind of file", hint=_REBUILD)
     machine = struct.unpack("<H" if header[5] == 1 else ">H", header[18:20])[0]
     built_for = _MACHINES.get(machine, f"ELF machine {machine}")
     here = platform.machine()

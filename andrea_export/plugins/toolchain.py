@@ -103,9 +103,7 @@ def compiler_status(*, toolkit_root: Path | None = None) -> tuple[ToolStatus, ..
             tool = find()
         except BackendUnavailable as missing:
             rows.append(
-                ToolStatus(
-                    name=name, found=False, path=None, version=None, needed_for=needed_for, hint=missing.hint
-                )
+                ToolStatus(name=name, found=False, path=None, version=None, needed_for=needed_for, hint=missing.hint)
             )
         else:
             rows.append(
