@@ -40,7 +40,7 @@ _EXTERNAL_THRESHOLD_BYTES = 1024
 
 
 def export_canonical(loaded: LoadedModel, folder: Path) -> Path:
-    """Writes ``model.onnx`` and ``model.onnx.data`` into the folder; returns the first. The same model gives the same bytes.
+    """Writes ``model.onnx`` and ``model.onnx.data`` into the folder; returns the first. Same model, same bytes.
 
     Raises: ExportError if tracing fails, or gives a graph without one GELU node a block.
     """
@@ -98,14 +98,14 @@ def read_canonical_info(path: Path) -> CanonicalInfo | None:
         return None
 
 
-# --- tracing -----------------------------------------------------------------------------------------------------------
+# --- tracing ----------------------------------------------------------------------------------------------------
 
 
 def _trace_one_block(config: AndreaConfig) -> ir.Model:
     """The graph of a one-block model under ``torch.onnx.export``, its GELU the custom operator."""
     import torch
 
-    from andrea_model.model import Andrea, Gelu, build_model
+    from andrea_model.model import Andrea, Mlp, build_model
 
     op = andrea_gelu()
 
@@ -125,7 +125,9 @@ def _trace_one_block(config: AndreaConfig) -> ir.Model:
             super().__init__()
             self.model = model
 
-        def forward(self, input_ids: Any, attention_mask: Any, position_ids: Any, past_key: Any, past_value: Any) -> Any:
+        def forward(
+            self, input_ids: Any, attention_mask: Any, position_ids: Any, past_key: Any, past_value: Any
+        ) -> Any:
             logits, present = self.model(input_ids, attention_mask, position_ids, [(past_key, past_value)])
             return (logits, *present[0])
 
@@ -134,17 +136,22 @@ def _trace_one_block(config: AndreaConfig) -> ir.Model:
     generator = torch.Generator().manual_seed(0)
     for parameter in one_block.parameters():
         parameter.normal_(generator=generator)
-    for block in one_block.blocks:
-        assert isinstance(block.mlp.gelu, Gelu)
-        block.mlp.gelu = SymbolicGelu()
+    for module in list(one_block.modules()):
+        if isinstance(module, Mlp):
+            module.register_module("gelu", SymbolicGelu())
 
-    # Sizes that differ from one another and from 1, so that no dimension is mistaken for a constant or for another one.
+    # Sizes that differ from one another and from 1: no dimension is mistaken for a constant or for another one.
     batch, sequence, past = 2, 3, 4
     ids = torch.zeros(batch, sequence, dtype=torch.long)
     cache = torch.zeros(batch, config.n_head, past, config.d_head)
     arguments = (ids, torch.ones(batch, past + sequence, dtype=torch.long), ids.clone(), cache, cache.clone())
     dims = {name: torch.export.Dim(name) for name in ("batch", "sequence", "past", "total")}
-    by_axes = ({0: "batch", 1: "sequence"}, {0: "batch", 1: "total"}, {0: "batch", 1: "sequence"}, *2 * ({0: "batch", 2: "past"},))
+    by_axes = (
+        {0: "batch", 1: "sequence"},
+        {0: "batch", 1: "total"},
+        {0: "batch", 1: "sequence"},
+        *2 * ({0: "batch", 2: "past"},),
+    )
     shapes = tuple({axis: dims[name] for axis, name in axes.items()} for axes in by_axes)
     exporter_log = logging.getLogger("torch.onnx")
     level = exporter_log.level
@@ -159,19 +166,27 @@ def _trace_one_block(config: AndreaConfig) -> ir.Model:
                 dynamo=True,
                 opset_version=OPSET,
                 dynamic_shapes=shapes,
-                input_names=["input_ids", "attention_mask", "position_ids", "past_key_values.0.key", "past_key_values.0.value"],
+                input_names=[
+                    "input_ids",
+                    "attention_mask",
+                    "position_ids",
+                    "past_key_values.0.key",
+                    "past_key_values.0.value",
+                ],
                 output_names=["logits", *present_names(0)],
                 verbose=False,
             )
     except Exception as error:  # the exporter's own errors have no common base
-        raise ExportError(f"torch.onnx.export failed: {str(error).splitlines()[0]}", hint="pip install 'torch>=2.10'") from error
+        raise ExportError(
+            f"torch.onnx.export failed: {str(error).splitlines()[0]}", hint="pip install 'torch>=2.10'"
+        ) from error
     finally:
         exporter_log.setLevel(level)
     assert program is not None
     return program.model
 
 
-# --- names -------------------------------------------------------------------------------------------------------------
+# --- names ------------------------------------------------------------------------------------------------------
 
 
 def _module_path(node: ir.Node) -> str | None:
@@ -184,7 +199,7 @@ def _module_path(node: ir.Node) -> str | None:
 
 
 def _name_by_module(graph: ir.Graph) -> None:
-    """Names every node, value and initializer by module path, and strips the exporter's own notes (they hold local paths)."""
+    """Names every node, value and initializer by module path; strips the exporter's notes (they hold local paths)."""
     nodes = list(graph)
     module_of = {node: _module_path(node) for node in nodes}
     for node in reversed(nodes):
@@ -222,7 +237,7 @@ def _unused(label: str, taken: set[str]) -> str:
     return name
 
 
-# --- blocks ------------------------------------------------------------------------------------------------------------
+# --- blocks -----------------------------------------------------------------------------------------------------
 
 _FIRST = "blocks.0."
 
@@ -287,11 +302,11 @@ def _of_block(name: str, index: int) -> str:
     raise ExportError(f"'{name}' is inside a block but not named by it")
 
 
-# --- weights, interface, function body ---------------------------------------------------------------------------------
+# --- weights, interface, function body --------------------------------------------------------------------------
 
 
 def _set_weights(graph: ir.Graph, loaded: LoadedModel) -> None:
-    """Gives every parameter its value. Raises ExportError if the graph's parameters are not the model's, each once."""
+    """Gives every parameter its value. Raises ExportError if the graph's parameters are not the model's."""
     import onnx_ir as ir
 
     parameters = dict(loaded.model.named_parameters())
@@ -303,13 +318,15 @@ def _set_weights(graph: ir.Graph, loaded: LoadedModel) -> None:
 
 
 def _set_interface(graph: ir.Graph, config: AndreaConfig) -> None:
-    """States the boundary exactly: names, order, types and symbolic dimensions. Raises ExportError if the graph's differ."""
+    """States the boundary: names, order and symbolic dimensions. Raises ExportError if the graph's differ."""
     import onnx_ir as ir
 
     def check(kind: str, specs: Iterable[Any], values: Iterable[ir.Value]) -> None:
         specs, values = list(specs), list(values)
         if [spec.name for spec in specs] != [value.name for value in values]:
-            raise ExportError(f"the graph's {kind} are {[value.name for value in values]}, expected {[s.name for s in specs]}")
+            raise ExportError(
+                f"the graph's {kind} are {[value.name for value in values]}, expected {[s.name for s in specs]}"
+            )
         for spec, value in zip(specs, values, strict=True):
             value.shape = ir.Shape(spec.dims)
 
@@ -330,7 +347,9 @@ def _add_function_body(model: ir.Model) -> None:
     body = onnx.parser.parse_function(
         f'<opset_import: ["" : {OPSET}], domain: "{op.domain}">\n{op.op_type} (x) => (y) {{ y = {_BODY} }}'
     )
-    model.functions[(op.domain, op.op_type, "")] = ir.from_proto(body)
+    function = ir.from_proto(body)
+    assert isinstance(function, ir.Function)
+    model.functions[function.identifier()] = function
     model.opset_imports[op.domain] = op.opset_version
 
 

@@ -67,20 +67,24 @@ def load_model(*, preset: str | None, checkpoint: Path | None, seed: int) -> Loa
     """
     from andrea_model.model import build_model
 
+    config, origin = resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed)
+    if checkpoint is None:
+        return LoadedModel(model=build_model(config, seed=seed), config=config, origin=origin)
+    model = build_model(config)
+    _load_strictly(model, read_header(checkpoint), checkpoint)
+    return LoadedModel(model=model, config=config, origin=origin)
+
+
+def resolve_origin(*, preset: str | None, checkpoint: Path | None, seed: int) -> tuple[AndreaConfig, WeightsOrigin]:
+    """The shape and the origin ``load_model`` would give, without loading a weight (and without torch).
+
+    Raises: UsageError (unknown preset), CheckpointError (no whole safetensors file, or of another model).
+    """
     if checkpoint is None:
         name = preset or DEFAULT_PRESET
-        config = config_from_preset(name)
-        return LoadedModel(model=build_model(config, seed=seed), config=config, origin=WeightsOrigin(preset=name, seed=seed))
-
-    header = read_header(checkpoint)
-    config, name = _config_of(header, preset, checkpoint)
-    model = build_model(config)
-    _load_strictly(model, header, checkpoint)
-    return LoadedModel(
-        model=model,
-        config=config,
-        origin=WeightsOrigin(preset=name, checkpoint=checkpoint.name, checkpoint_sha256=sha256_of(checkpoint)),
-    )
+        return config_from_preset(name), WeightsOrigin(preset=name, seed=seed)
+    config, own_preset = _config_of(read_header(checkpoint), preset, checkpoint)
+    return config, WeightsOrigin(preset=own_preset, checkpoint=checkpoint.name, checkpoint_sha256=sha256_of(checkpoint))
 
 
 def save_checkpoint(model: Andrea, path: Path) -> None:
@@ -162,8 +166,8 @@ def sha256_of(path: Path) -> str:
 def _foreign_hint(path: Path) -> str:
     if published := published_header(path):
         return (
-            f"this is the published training checkpoint (step {published[0]}, {published[1]:,} parameters); its card does "
-            "not state the order of its tensors, so convert it to safetensors with the training engine"
+            f"this is the published training checkpoint (step {published[0]}, {published[1]:,} parameters); its card "
+            "does not state the order of its tensors, so convert it to safetensors with the training engine"
         )
     return "write it with safetensors.torch.save_file, or andrea_export.checkpoint.save_checkpoint"
 
@@ -213,7 +217,8 @@ def _load_strictly(model: Andrea, header: CheckpointHeader, path: Path) -> None:
                 broken.append(f"{name} ({num_bad:,} of {parameter.numel():,} values)")
     if broken:
         raise CheckpointError(
-            _listed(f"checkpoint {path} has NaN or Inf", broken), hint="the training run diverged; take an earlier checkpoint"
+            _listed(f"checkpoint {path} has NaN or Inf", broken),
+            hint="the training run diverged; take an earlier checkpoint",
         )
 
 
@@ -231,4 +236,8 @@ def _shape_hint(header: CheckpointHeader) -> str:
         for name, config in PRESETS.items()
         if shapes.get("token_embed.weight") == (config.vocab_size, config.d_model)
     ]
-    return f"its token_embed.weight is that of {fits[0]}: use --preset {fits[0]}" if fits else "see model/README.md for the names"
+    return (
+        f"its token_embed.weight is that of {fits[0]}: use --preset {fits[0]}"
+        if fits
+        else "see model/README.md for the names"
+    )

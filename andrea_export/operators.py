@@ -1,4 +1,4 @@
-"""The custom operator's row, read from ``plugins/gelu/op.json``: the one description that graph, plugin and tests share.
+"""The custom operator's row, read from ``plugins/gelu/op.json``: the one description for graph, plugin and tests.
 
 CMake turns the same file into the C++ header the plugin is compiled with, so the two sides cannot disagree.
 """
@@ -51,6 +51,4 @@ def plugin_source_dir() -> Path:
 def andrea_gelu() -> CustomOp:
     """The row of ``com.andrea::AndreaGelu``, the tanh-form GELU."""
     row = json.loads((plugin_source_dir() / "gelu" / "op.json").read_text())
-    return CustomOp(
-        **{**row, "attributes": tuple(row["attributes"]), "storage_types": tuple(row["storage_types"])}
-    )
+    return CustomOp(**{**row, "attributes": tuple(row["attributes"]), "storage_types": tuple(row["storage_types"])})

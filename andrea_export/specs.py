@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from andrea_model.config import AndreaConfig
 
-Dim = int | str  # a str is a dynamic dimension: batch, sequence (tokens now), past (tokens cached), total = past + sequence
+Dim = (
+    int | str
+)  # a str is a dynamic dimension: batch, sequence (tokens now), past (tokens cached), total = past + sequence
 
 BLOCK_LAYERS = (
     "ln_1",

@@ -78,7 +78,10 @@ class EngineBackend(Protocol):
         ...
 
     def build(self, request: EngineRequest, progress: Progress) -> EngineFacts:
-        """Builds ``request.output``. Raises: BackendUnavailable, PluginError, BuildError (failed, crashed, out of time, unproven)."""
+        """Builds ``request.output``.
+
+        Raises: BackendUnavailable, PluginError, BuildError (failed, crashed, out of time, unproven).
+        """
         ...
 
     def open(self, engine: Path) -> Session:
@@ -103,7 +106,9 @@ class Session(Protocol):
 
     def __enter__(self) -> Session: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 def zero_cache(config: AndreaConfig, *, batch: int, past: int, dtype: np.dtype[Any]) -> dict[str, npt.NDArray[Any]]:

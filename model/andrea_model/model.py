@@ -88,7 +88,7 @@ class Attention(nn.Module):
         return self.proj(self.context(q, k, v, allowed_B1SK)), (k, v)
 
     def split_heads(self, x_BSC: Tensor) -> Tensor:
-        return x_BSC.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        return torch.unflatten(x_BSC, -1, (self.n_head, -1)).transpose(1, 2)
 
 
 class Mlp(nn.Module):
@@ -101,7 +101,8 @@ class Mlp(nn.Module):
         self.proj = Linear(config.mlp_dim, config.d_model)
 
     def forward(self, x_BSC: Tensor) -> Tensor:
-        return self.proj(self.gelu(self.fc(x_BSC)))
+        y_BSC: Tensor = self.proj(self.gelu(self.fc(x_BSC)))
+        return y_BSC
 
 
 class Block(nn.Module):

@@ -1,0 +1,217 @@
+"""onnxruntime behind the Session protocol, one row a provider.
+
+A provider that is not there is an error, never the CPU instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+
+from andrea_export.backends.base import Availability, Feeds
+from andrea_export.errors import BackendUnavailable, RunError, UsageError
+
+_FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
+_QUIET = 4  # onnxruntime's log level "fatal": what it says otherwise is repeated in the error we raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """One way to run an ONNX file: onnxruntime's name for it, and the package that brings it."""
+
+    name: str
+    ort_name: str
+    install: str
+    plugin_package: str | None = None
+    """A provider that comes as a library of its own, to be registered at run time."""
+
+
+PROVIDERS: dict[str, Provider] = {
+    row.name: row
+    for row in (
+        Provider(name="cpu", ort_name="CPUExecutionProvider", install="pip install 'andrea-export[cpu]'"),
+        Provider(name="cuda", ort_name="CUDAExecutionProvider", install="pip install 'andrea-export[gpu]'"),
+        Provider(
+            name="tensorrt",
+            ort_name="TensorrtExecutionProvider",
+            install="pip install 'andrea-export[gpu,tensorrt]'",
+        ),
+        Provider(
+            name="tensorrt-rtx",
+            ort_name="NvTensorRTRTXExecutionProvider",
+            install="pip install 'andrea-export[cpu]' onnxruntime-ep-nv-tensorrt-rtx-cu13",
+            plugin_package="onnxruntime_ep_nv_tensorrt_rtx_cu13",
+        ),
+    )
+}
+
+
+def provider_row(name: str) -> Provider:
+    """The row of a provider. Raises UsageError naming the providers there are."""
+    try:
+        return PROVIDERS[name]
+    except KeyError:
+        raise UsageError(f"unknown provider '{name}'", hint=f"providers: {', '.join(PROVIDERS)}") from None
+
+
+def provider_availability(name: str) -> Availability:
+    """Whether a session on this provider can be tried here; only opening one proves that its driver works."""
+    row = provider_row(name)
+    if importlib.util.find_spec("onnxruntime") is None:
+        return Availability(available=False, reason="onnxruntime is not installed", hint=row.install)
+    versions = {"onnxruntime": onnxruntime_version()}
+    if row.plugin_package is not None:
+        if importlib.util.find_spec(row.plugin_package) is None:
+            return Availability(
+                available=False,
+                reason=f"{row.plugin_package} is not installed",
+                hint=row.install,
+                versions=versions,
+            )
+        return Availability(available=True, versions=versions)
+    import onnxruntime
+
+    offered = onnxruntime.get_available_providers()
+    if row.ort_name not in offered:
+        return Availability(
+            available=False,
+            reason=f"this onnxruntime {versions['onnxruntime']} has no {row.ort_name} (it has {', '.join(offered)})",
+            hint=row.install,
+            versions=versions,
+        )
+    return Availability(available=True, versions=versions)
+
+
+def onnxruntime_version() -> str:
+    """The installed version, whichever of the packages brought it; empty if none did."""
+    for package in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+class OnnxSession:
+    """One ONNX file on one provider; with ``taps``, those layers are outputs too (the graph is otherwise as it ships).
+
+    Raises: BackendUnavailable (provider not installed, no driver, silently replaced), RunError (file not loadable).
+    """
+
+    def __init__(
+        self, model: Path, provider: str = "cpu", *, taps: Sequence[str] = (), name: str | None = None
+    ) -> None:
+        row = provider_row(provider)
+        availability = provider_availability(provider)
+        if not availability.available:
+            raise BackendUnavailable(f"provider {provider}: {availability.reason}", hint=availability.hint)
+        self.name = name or f"onnxruntime-{provider}"
+        self._session = _open(model, row, taps)
+        self.output_names = tuple(output.name for output in self._session.get_outputs())
+        self.input_names = tuple(entry.name for entry in self._session.get_inputs())
+
+    def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
+        """Every output (and tap). Raises: RunError with onnxruntime's reason."""
+        try:
+            outputs = self._session.run(None, {name: feeds[name] for name in self.input_names})
+        except KeyError as error:
+            raise RunError(f"{self.name}: input {error} was not given") from None
+        except _errors() as error:
+            raise RunError(f"{self.name} cannot run these inputs: {_first_line(error)}") from error
+        return dict(zip(self.output_names, outputs, strict=True))
+
+    def close(self) -> None:
+        """Releases the session and its weights."""
+        del self._session
+
+    def __enter__(self) -> OnnxSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_session(model: Path, provider: str = "cpu") -> OnnxSession:
+    """A session on an ONNX file as it ships."""
+    return OnnxSession(model, provider)
+
+
+def _open(model: Path, row: Provider, taps: Sequence[str]) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _QUIET
+    source: str | bytes = str(model)
+    if taps:
+        source = _tapped(model, taps)
+        options.add_session_config_entry(_FOLDER_OPTION, str(model.parent.resolve()))
+    try:
+        if row.plugin_package is not None:
+            return _open_with_plugin_provider(source, row, options)
+        session = onnxruntime.InferenceSession(source, options, providers=[row.ort_name])
+    except _errors() as error:
+        raise RunError(f"onnxruntime cannot load {model}: {_first_line(error)}") from error
+    got = session.get_providers()
+    if got[0] != row.ort_name:
+        # onnxruntime logs an error and goes on with the CPU; a result from elsewhere than asked is no result.
+        raise BackendUnavailable(
+            f"provider {row.name}: onnxruntime fell back to {got[0]} (no usable GPU, driver or CUDA libraries)",
+            hint="run `andrea-export doctor`, or use --provider cpu",
+        )
+    return session
+
+
+def _open_with_plugin_provider(source: str | bytes, row: Provider, options: Any) -> Any:
+    """A session on a provider that is registered from its own library."""
+    import onnxruntime
+
+    assert row.plugin_package is not None
+    module = importlib.import_module(row.plugin_package)
+    try:
+        onnxruntime.register_execution_provider_library(row.ort_name, str(module.get_library_path()))
+    except _errors() as error:
+        raise BackendUnavailable(
+            f"provider {row.name}: {_first_line(error)}", hint="install NVIDIA's driver"
+        ) from error
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == row.ort_name]
+    if not devices:
+        raise BackendUnavailable(f"provider {row.name}: it finds no device here", hint="use --provider cpu")
+    options.add_provider_for_devices(devices, {})
+    return onnxruntime.InferenceSession(source, options)
+
+
+def _tapped(model: Path, taps: Sequence[str]) -> bytes:
+    """The graph with taps, its weights still in the file they are in."""
+    import onnx_ir as ir
+
+    from andrea_export.passes.taps import AddTaps
+
+    tapped = ir.load(model)
+    AddTaps(taps)(tapped)
+    serialized: bytes = ir.to_proto(tapped).SerializeToString()
+    return serialized
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """onnxruntime's exceptions; they share no base of their own."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names = (
+        "Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf",
+        "ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail",
+    )  # fmt: skip
+    return (*(getattr(state, name) for name in names), ValueError)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]

@@ -1,0 +1,182 @@
+"""The bundle on disk and its manifest: what is in it, what it was made from, and whether it is still that.
+
+Owns the schema, reading, verifying and sealing; makes none of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from andrea_export.backends.base import EngineFacts
+from andrea_export.checkpoint import WeightsOrigin, sha256_of
+from andrea_export.errors import BundleError
+from andrea_export.judge import Verdict
+from andrea_export.recipe import Recipe, recipe_as_mapping
+from andrea_model.config import AndreaConfig
+
+SCHEMA = "andrea-export/manifest/1"
+MANIFEST = "manifest.json"
+MODEL = "model.onnx"
+WEIGHTS = "model.onnx.data"
+REPORT = "report.json"
+PLUGIN = "plugins/libandrea_plugins.so"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file of the bundle as it was sealed."""
+
+    sha256: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFacts:
+    """What the plugin library was compiled from, with what, and for which GPUs."""
+
+    sources_sha256: str
+    nvcc_version: str
+    host_compiler: str
+    architectures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineEntry:
+    """One engine of the bundle: its file, and what its build proved."""
+
+    file: str
+    native_twin: bool
+    facts: EngineFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything that had a say in a bundle. ``schema`` comes first: a reader stops at one it does not know."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    schema: str = SCHEMA
+    verdict: Verdict
+    config: AndreaConfig
+    origin: WeightsOrigin
+    recipe: Recipe
+    files: Mapping[str, FileEntry]
+    weights_sha256: Mapping[str, str]
+    """Parameter name → sha256 of its little-endian fp32 bytes, taken from the torch model, not from the ONNX file."""
+    plugin: PluginFacts | None = None
+    engines: tuple[EngineEntry, ...] = ()
+    target_gpus: tuple[str, ...] = ()
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """Step → hash of everything it was made from; a later build reuses a step whose hash is the same."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+
+_MANIFEST = TypeAdapter(Manifest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A bundle folder whose manifest has been read."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def model(self) -> Path:
+        """The canonical ONNX file."""
+        return self.path / MODEL
+
+    @property
+    def config(self) -> AndreaConfig:
+        """The model's shape."""
+        return self.manifest.config
+
+    @property
+    def origin(self) -> WeightsOrigin:
+        """Where the weights came from."""
+        return self.manifest.origin
+
+    def mismatches(self) -> tuple[str, ...]:
+        """One line for every file that is missing or is not the one that was sealed; empty if all match."""
+        problems = []
+        for name, entry in self.manifest.files.items():
+            file = self.path / name
+            if not file.is_file():
+                problems.append(f"{name} is missing")
+            elif file.stat().st_size != entry.num_bytes:
+                problems.append(f"{name} has {file.stat().st_size:,} bytes, expected {entry.num_bytes:,}")
+            elif (found := sha256_of(file)) != entry.sha256:
+                problems.append(f"{name} has sha256 {found[:12]}…, expected {entry.sha256[:12]}…")
+        return tuple(problems)
+
+
+def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
+    """The bundle in a folder, every file checked against the manifest unless told not to.
+
+    Raises: BundleError for a folder that is none, a manifest that is damaged or of an unknown schema, and (with
+    ``verify``) for files that do not match, all named.
+    """
+    manifest_file = path / MANIFEST
+    if not path.is_dir():
+        raise BundleError(f"bundle {path}: {'is a file, expected a folder' if path.exists() else 'no such folder'}")
+    if not manifest_file.is_file():
+        raise BundleError(f"{path} is no bundle: it has no {MANIFEST}", hint="make one with `andrea-export build`")
+    bundle = Bundle(path=path, manifest=_read_manifest(manifest_file))
+    if verify and (problems := bundle.mismatches()):
+        raise BundleError(
+            f"bundle {path} does not match its manifest: {'; '.join(problems)}",
+            hint="build it again, or copy it again whole",
+        )
+    return bundle
+
+
+def seal(path: Path, manifest: Manifest) -> None:
+    """Writes the manifest beside the files it describes."""
+    mapping = {**asdict(manifest), "recipe": recipe_as_mapping(manifest.recipe)}
+    (path / MANIFEST).write_text(json.dumps(mapping, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def file_entry(file: Path) -> FileEntry:
+    """A file as a manifest states it."""
+    return FileEntry(sha256=sha256_of(file), num_bytes=file.stat().st_size)
+
+
+def machine_facts() -> dict[str, str]:
+    """What of this machine can matter to what was built on it."""
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "libc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }
+
+
+def _read_manifest(file: Path) -> Manifest:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BundleError(f"{file} cannot be read: {error}", hint="build the bundle again") from None
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise BundleError(
+            f"{file} has schema {schema!r}, expected {SCHEMA!r}",
+            hint="use the version of andrea-export that wrote it",
+        )
+    try:
+        manifest: Manifest = _MANIFEST.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BundleError(
+            f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}", hint="build the bundle again"
+        ) from None
+    for name in manifest.files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise BundleError(f"{file} names a file outside the bundle: {name}")
+    return manifest
