@@ -1,0 +1,178 @@
+"""The application: its commands, its two global options, and what every failure becomes.
+
+Exit codes: 0 good · 1 a check failed · 2 usage or bad input · 3 backend, hardware, memory or disk space not there ·
+70 a bug in this program (sysexits' EX_SOFTWARE) · 130 interrupted · 141 stdout closed by its reader · 143 terminated.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import typer
+import typer.main
+
+from andrea_export import __version__
+from andrea_export.cli import build, doctor, inspect, run, trace, validate
+from andrea_export.cli.output import OutputClosed, emit, emit_json, note, note_error, one_line
+from andrea_export.errors import AndreaError
+
+EXIT_UNAVAILABLE = 3
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_CLOSED = 128 + signal.SIGPIPE
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+app = typer.Typer(
+    name="andrea-export",
+    help="Takes ANDREA from its PyTorch reference to ONNX, TensorRT and TensorRT-RTX, and proves layer by layer that "
+    "what was built is the model.",
+    epilog="Exit codes: 0 good, 1 a check failed, 2 usage or bad input, 3 a backend or hardware is not there.",
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (build, validate, run, inspect, trace, doctor):
+    _command.register(app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        emit(f"andrea-export {__version__}")
+        raise typer.Exit()
+
+
+@app.callback(invoke_without_command=True)
+def _global_options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks. Goes before the command.")] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        emit(context.get_help())
+        raise typer.Exit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits with its code; never lets a traceback out unless ``--debug`` is given."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with _terminate_cleanly():
+        code = _run(given)
+        code = _flush(code)
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    """The exit code of one command line, its error already shown."""
+    as_json = "--json" in arguments
+    # A parse error can come before the option is read, so it is looked up here: only before the command, as documented.
+    debug = "--debug" in arguments[: next((i for i, word in enumerate(arguments) if not word.startswith("-")), None)]
+    try:
+        outcome = typer.main.get_command(app).main(args=arguments, prog_name="andrea-export", standalone_mode=False)
+        code = outcome if isinstance(outcome, int) else 0
+        if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code
+            return _fail("interrupted", None, code, as_json=as_json)
+        return code
+    except OutputClosed:
+        return EXIT_CLOSED
+    except Exception as error:
+        if debug:
+            note(traceback.format_exc())
+        message, hint, code = explain(error, arguments)
+        return _fail(message, hint, code, as_json=as_json)
+
+
+def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, str | None, int]:
+    """What any exception becomes for a user: (message, hint, exit code)."""
+    if isinstance(error, AndreaError):
+        return str(error), error.hint, error.exit_code
+    if _is_usage_error(error):
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context is not None else "andrea-export"
+        # Some releases of typer let pydantic's own prefix through.
+        return str(error.format_message()).replace("Value error, ", ""), f"see {where} --help", 2  # type: ignore[attr-defined]
+    if _is_out_of_memory(error):
+        return (
+            f"out of memory: {error}" if str(error) else "out of memory",
+            "free memory, or build a smaller preset",
+            EXIT_UNAVAILABLE,
+        )
+    if isinstance(error, ImportError):
+        if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("andrea"):
+            return (
+                f"the Python package '{error.name.split('.')[0]}' is not installed",
+                "pip install 'andrea-export[cpu,rtx,plugin]', and see andrea-export doctor",
+                EXIT_UNAVAILABLE,
+            )
+        if error.path is not None and error.name is not None and not error.name.startswith("andrea"):
+            return f"the Python package '{error.name}' cannot be loaded: {error}", "reinstall it", EXIT_UNAVAILABLE
+    if isinstance(error, OSError) and error.errno is not None:
+        what = f"{error.filename}: " if error.filename is not None else ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return (
+                f"{what}the disk is full",
+                "free space there, or choose another output and --cache-dir",
+                EXIT_UNAVAILABLE,
+            )
+        hint = "choose a path you may write to" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else None
+        return f"{what}{error.strerror}", hint, 2
+    command = " ".join(["andrea-export", "--debug", *(word for word in arguments if word != "--debug")])
+    return (
+        f"a bug in andrea-export: {type(error).__name__}: {error}",
+        f"rerun as `{command}` and report the traceback",
+        EXIT_BUG,
+    )
+
+
+def _is_usage_error(error: Exception) -> bool:
+    """Whether typer itself refused the command line. Its exceptions are click's, or since 0.26 its own copy of them."""
+    return any(base.__name__ == "ClickException" for base in type(error).__mro__)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """MemoryError, or the RuntimeError that torch's CPU allocator raises instead (c10/core/impl/alloc_cpu.cpp)."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+
+
+def _fail(message: str, hint: str | None, code: int, *, as_json: bool) -> int:
+    note_error(message, hint)
+    if as_json:
+        try:
+            emit_json({"error": one_line(message), "hint": hint and one_line(hint), "exit_code": code})
+        except OutputClosed:
+            return EXIT_CLOSED
+    return code
+
+
+def _flush(code: int) -> int:
+    """The code to exit with once stdout is flushed; a closed one is replaced, so that Python's own flush is quiet."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = EXIT_CLOSED
+    if code == EXIT_CLOSED:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (lives as long as the process)
+    return code
+
+
+@contextmanager
+def _terminate_cleanly() -> Iterator[None]:
+    """Lets SIGTERM unwind the stack, so that half-written output is removed as it is for Ctrl-C."""
+
+    def on_terminate(number: int, frame: Any) -> NoReturn:
+        raise SystemExit(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, on_terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

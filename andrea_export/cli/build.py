@@ -1,0 +1,143 @@
+"""``andrea-export build``: from the torch reference to a bundle that is proven to be the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from andrea_export.cli.options import (
+    CacheDirOption,
+    CheckpointOption,
+    JsonOption,
+    PrecisionChoice,
+    PresetOption,
+    SeedOption,
+    TargetChoice,
+    cache_dir_from,
+)
+from andrea_export.cli.output import emit_json, emit_lines, size, table
+from andrea_export.cli.progress import progress_on_stderr
+
+if TYPE_CHECKING:
+    from andrea_export.build import BuildResult
+    from andrea_export.recipe import Recipe
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("build")(build)
+
+
+def build(
+    output: Annotated[
+        Path | None,
+        typer.Argument(help="The bundle to make. [default: the preset's name, here]", metavar="[OUTPUT]"),
+    ] = None,
+    preset: PresetOption = None,
+    checkpoint: CheckpointOption = None,
+    seed: SeedOption = None,
+    target: Annotated[
+        list[TargetChoice] | None,
+        typer.Option("--target", help="What to make. Repeat it. [default: all this machine can]", show_default=False),
+    ] = None,
+    precision: Annotated[
+        list[PrecisionChoice] | None,
+        typer.Option("--precision", help="Precision of the engines. Repeat it. [default: fp32]", show_default=False),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option("--recipe", help="A recipe in TOML; options win over its keys.", metavar="FILE"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Make every step again, reuse nothing.")] = False,
+    cache_dir: CacheDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a bundle: ONNX, plugin, engines, and the proof that they are the model. Exit 1 where the proof fails.
+
+    A step whose inputs have not changed is reused, and says so. The bundle appears whole or not at all.
+    """
+    from andrea_export.build import build_bundle
+
+    whole = _recipe(
+        recipe,
+        {
+            "preset": preset,
+            "seed": seed,
+            "targets": [choice.value for choice in target] if target else None,
+            "precisions": [choice.value for choice in precision] if precision else None,
+        },
+    )
+    where = output if output is not None else _default_output(whole, checkpoint)
+    with progress_on_stderr() as progress:
+        result = build_bundle(
+            where, whole, checkpoint=checkpoint, force=force, cache_dir=cache_dir_from(cache_dir), progress=progress
+        )
+    if as_json:
+        emit_json(_as_json(result))
+    else:
+        emit_lines(_lines(result))
+    raise typer.Exit(0 if result.report.verdict == "pass" else 1)
+
+
+def _recipe(file: Path | None, options: dict[str, Any]) -> Recipe:
+    """The recipe file's keys with the given options over them."""
+    from andrea_export.recipe import recipe_from_mapping, recipe_from_toml
+
+    keys = recipe_from_toml(file) if file is not None else {}
+    given = {key: value for key, value in options.items() if value is not None}
+    return recipe_from_mapping({**keys, **given}, where=f"recipe {file}" if file is not None else "options")
+
+
+def _default_output(recipe: Recipe, checkpoint: Path | None) -> Path:
+    """The preset's name in the working directory; ``andrea`` for a checkpoint of a shape that is no preset's."""
+    from andrea_export.checkpoint import resolve_origin
+
+    _, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
+    return Path(origin.preset or "andrea")
+
+
+def _as_json(result: BuildResult) -> dict[str, Any]:
+    manifest = result.manifest
+    return {
+        "verdict": result.report.verdict,
+        "first_failure": result.report.first_failure,
+        "bundle": str(result.bundle),
+        "weights": str(manifest.origin),
+        "trained": manifest.origin.trained,
+        "steps": [
+            {"name": step.name, "reused": step.reused, "why": step.why, "seconds": round(step.seconds, 3)}
+            for step in result.steps
+        ],
+        "left_out": list(result.left_out),
+        "files": {
+            name: {"num_bytes": entry.num_bytes, "sha256": entry.sha256} for name, entry in manifest.files.items()
+        },
+        "report": str(result.bundle / "report.json"),
+    }
+
+
+def _lines(result: BuildResult) -> Iterator[str]:
+    from andrea_export.cli.report_text import failure_lines, proof_lines, verdict_line
+
+    report, manifest = result.report, result.manifest
+    yield verdict_line(report, str(result.bundle))
+    yield from failure_lines(report)
+    yield f"weights: {manifest.origin}"
+    yield ""
+    yield "steps"
+    rows = [
+        (step.name, "reused" if step.reused else "made", step.why, f"{step.seconds:.1f} s") for step in result.steps
+    ]
+    yield from (f"  {line}" for line in table(("step", "", "why", "time"), rows, left=3))
+    yield from (f"  left out: {reason}" for reason in result.left_out)
+    yield ""
+    yield f"made in {result.bundle}/"
+    files = [(name, size(entry.num_bytes)) for name, entry in manifest.files.items()]
+    yield from (f"  {line}" for line in table(("file", "size"), files))
+    yield ""
+    yield "proven"
+    yield from (f"  {line}" for line in proof_lines(report))
+    yield f"  report: {result.bundle / 'report.json'}"

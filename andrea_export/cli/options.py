@@ -1,0 +1,92 @@
+"""Options that several commands share: their names, help texts and choices. Reads the environment, once, here."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from andrea_export.errors import UsageError
+from andrea_model.config import PRESETS
+
+
+class TargetChoice(str, Enum):
+    """What ``build`` can make."""
+
+    ONNX = "onnx"
+    TENSORRT = "tensorrt"
+    TENSORRT_RTX = "tensorrt-rtx"
+
+
+class PrecisionChoice(str, Enum):
+    """The precisions of an engine."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+class ProviderChoice(str, Enum):
+    """Where onnxruntime runs a model."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    TENSORRT = "tensorrt"
+    TENSORRT_RTX = "tensorrt-rtx"
+
+
+def _presets(incomplete: str) -> list[str]:
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of text.")]
+PresetOption = Annotated[
+    str | None,
+    typer.Option("--preset", help=f"The model's shape: {', '.join(PRESETS)}.", autocompletion=_presets, metavar="NAME"),
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", help="Weights, as safetensors. Without: untrained ones.", metavar="FILE"),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option("--seed", help="Seed of the untrained weights. [default: 0]", metavar="N"),
+]
+CacheDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        help="Where compiled plugins are kept. [default: $XDG_CACHE_HOME/andrea-export or ~/.cache/andrea-export]",
+        metavar="FOLDER",
+        show_default=False,
+    ),
+]
+
+
+def cache_dir_from(option: Path | None) -> Path:
+    """The cache folder: the option's, else the XDG one. Not created here."""
+    if option is not None:
+        return option.expanduser().absolute()
+    root = os.environ.get("XDG_CACHE_HOME")
+    # The XDG specification: a relative path there is invalid and is to be ignored.
+    base = Path(root) if root and Path(root).is_absolute() else Path.home() / ".cache"
+    return base / "andrea-export"
+
+
+def tokens_from_text(text: str) -> tuple[int, ...]:
+    """Token ids from ``5,17,42``. Raises UsageError naming every part that is no whole number of at least 0."""
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not parts:
+        raise UsageError("--tokens is empty, expected at least one token id", hint="for example --tokens 5,17,42")
+    # str.isdecimal also takes digits of other scripts, which nobody means here.
+    wrong = [part for part in parts if not (part.isascii() and part.isdecimal())]
+    if wrong:
+        shown = ", ".join(f"'{part}'" for part in wrong[:8])
+        raise UsageError(
+            f"--tokens: {shown} {'is' if len(wrong) == 1 else 'are'} no token id, expected whole numbers of at least 0",
+            hint="for example --tokens 5,17,42",
+        )
+    return tuple(int(part) for part in parts)

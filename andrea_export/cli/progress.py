@@ -1,0 +1,84 @@
+"""Progress on stderr: a live display on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from andrea_export.cli.output import note, one_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+
+class LineProgress:
+    """One line when a step begins and one when it ends; details too, as they come."""
+
+    def __enter__(self) -> LineProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def start(self, step: str) -> None:
+        """Says that a step begins."""
+        note(f"{step} ...")
+
+    def detail(self, step: str, text: str) -> None:
+        """Says what a step is at."""
+        note(f"{step}: {one_line(text)}")
+
+    def finish(self, step: str, outcome: str) -> None:
+        """Says how a step ended."""
+        note(f"{step}: {one_line(outcome)}")
+
+
+class LiveProgress:
+    """Running steps with a spinner, their last detail and a clock; a finished step stays as one line."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._display: RichProgress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> LiveProgress:
+        self._display.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._display.stop()
+
+    def start(self, step: str) -> None:
+        """Shows a step as running."""
+        self._tasks[step] = self._display.add_task(step, total=None, detail="")
+
+    def detail(self, step: str, text: str) -> None:
+        """Shows what a step is at."""
+        if step in self._tasks:
+            self._display.update(self._tasks[step], detail=one_line(text))
+
+    def finish(self, step: str, outcome: str) -> None:
+        """Leaves one line where the running step was."""
+        if step in self._tasks:
+            self._display.remove_task(self._tasks.pop(step))
+        self._display.console.print(f"{step}: {one_line(outcome)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def progress_on_stderr() -> LineProgress | LiveProgress:
+    """The display that fits stderr: live where it is a terminal, lines where it is a file, a pipe or a CI log."""
+    return LiveProgress() if sys.stderr.isatty() else LineProgress()

@@ -1,0 +1,103 @@
+"""A report for people: the verdict first, what failed as expected against obtained, what was proven, what was not.
+
+Pure: a report in, lines out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from andrea_export.cli.output import coloured, table
+
+if TYPE_CHECKING:
+    from andrea_export.report import LayerRow, Report
+
+_MAX_FAILING_ROWS = 20  # the rest is in report.json, and the first layer out of budget is named above them
+
+
+def verdict_line(report: Report, subject: str) -> str:
+    """The first line: the verdict, of what, and the first layer at fault."""
+    measured = sum(candidate.verdict != "not-measured" for candidate in report.candidates)
+    if report.verdict == "pass":
+        rows = f"{len(report.layers)} layer comparisons within budget, {measured} candidates measured"
+        return f"{coloured('PASS', 'pass')} {subject}: {rows}"
+    if report.first_failure:
+        return f"{coloured('FAIL', 'fail')} {subject}: the first layer at fault is {report.first_failure}"
+    return f"{coloured('FAIL', 'fail')} {subject}: {_why_failed(report)}"
+
+
+def failure_lines(report: Report) -> Iterator[str]:
+    """Every failed check, and the failing layers as a table of expected and obtained; nothing where all passed."""
+    for check in report.checks:
+        if check.verdict == "fail":
+            yield f"failed check {check.name}: {check.detail}"
+    for candidate in report.candidates:
+        if candidate.verdict == "fail":
+            yield f"failed candidate {candidate.name}: {candidate.reason or 'see its layers'}"
+    failed = [row for row in report.layers if row.verdict == "fail"]
+    if not failed:
+        return
+    yield ""
+    rows = [cells for row in failed[:_MAX_FAILING_ROWS] for cells in _expected_and_obtained(row)]
+    yield from table(("layer", "candidate", "metric", "expected at most", "obtained"), rows, left=3)
+    if len(failed) > _MAX_FAILING_ROWS:
+        yield f"and {len(failed) - _MAX_FAILING_ROWS} more layers out of budget"
+
+
+def proof_lines(report: Report) -> Iterator[str]:
+    """What was compared, by candidate: layers, the worst error against its budget, or why it was not measured."""
+    from andrea_export.judge import FORMULA
+
+    reference = report.reference
+    yield f"reference: {reference.get('name', '')}, {reference.get('weights', '')}"
+    rows = []
+    for candidate in report.candidates:
+        mine = [row for row in report.layers if row.candidate == candidate.name]
+        rows.append((candidate.name, candidate.verdict, str(len(mine)) if mine else "", _worst(mine)))
+    yield from table(("candidate", "verdict", "layers", "worst error, as a share of its budget"), rows, left=2)
+    for candidate in report.candidates:
+        if candidate.verdict == "not-measured":
+            yield f"not measured: {candidate.name}: {candidate.reason}"
+    for check in report.checks:
+        if check.verdict != "fail":
+            yield f"checked: {check.name}: {check.detail}"
+    yield f"formula: {FORMULA}"
+
+
+def _why_failed(report: Report) -> str:
+    if failed := [check.name for check in report.checks if check.verdict == "fail"]:
+        return f"check {failed[0]} failed"
+    if broken := [candidate for candidate in report.candidates if candidate.verdict == "fail"]:
+        return f"{broken[0].name}: {broken[0].reason}"
+    return "nothing could be measured here"
+
+
+def _expected_and_obtained(row: LayerRow) -> list[tuple[str, str, str, str, str]]:
+    if row.problem:
+        return [(row.name, row.candidate, row.problem, "", "")]
+    cells = [
+        (row.name, row.candidate, metric, f"{limit:.3e}", f"{float(row.metrics[metric]):.3e}")
+        for metric, limit in row.budget.items()
+        if not float(row.metrics[metric]) <= limit
+    ]
+    counts = [
+        (row.name, row.candidate, name.removeprefix("num_"), "0", f"{row.metrics[name]:.0f}")
+        for name in ("num_nan", "num_inf")
+        if row.metrics.get(name)
+    ]
+    return cells + counts
+
+
+def _worst(rows: list[LayerRow]) -> str:
+    """The largest metric/budget of all rows, with the layer it is in."""
+    shares = [
+        (float(row.metrics[metric]) / limit, row, metric)
+        for row in rows
+        for metric, limit in row.budget.items()
+        if metric in row.metrics and limit > 0
+    ]
+    if not shares:
+        return ""
+    share, row, metric = max(shares, key=lambda entry: entry[0])
+    return f"{share:.2f} ({metric} {float(row.metrics[metric]):.2e} of {row.budget[metric]:.2e}, {row.name})"

@@ -1,0 +1,278 @@
+"""What this machine can do, step by step: each step of a build and a run, whether it can be done, and what brings it.
+
+Works where nothing but the standard library is installed: a package is looked for before anything is imported from it,
+and what a package must be is read from this distribution's own metadata.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from andrea_export import __version__
+
+DISTRIBUTION = "andrea-export"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStatus:
+    """One step: whether this machine can do it, with what or what is missing (``detail``), and what brings it."""
+
+    name: str
+    what: str
+    available: bool
+    detail: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """The machine in one line, and every step in the order of a build."""
+
+    machine: str
+    steps: tuple[StepStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What was found for one step."""
+
+    available: bool
+    detail: str
+    hint: str | None = None
+
+
+def examine() -> Examination:
+    """Looks at everything, starts no build and opens no model."""
+    return Examination(
+        machine=_machine(),
+        steps=tuple(
+            StepStatus(name=name, what=what, available=found.available, detail=found.detail, hint=found.hint)
+            for name, what, look in _STEPS
+            for found in (look(),)
+        ),
+    )
+
+
+def examination_as_json(examination: Examination) -> dict[str, Any]:
+    """The examination as plain JSON values."""
+    return {"andrea_export": __version__, **asdict(examination)}
+
+
+# --- packages --------------------------------------------------------------------------------------------------------
+
+_REQUIREMENT = re.compile(
+    r"""^(?P<name>[A-Za-z0-9._-]+)\s*(?P<spec>[<>=!~][^;]*)?(?:;(?P<marker>.*))?$""",
+)
+_EXTRA = re.compile(r"""extra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
+_MINIMUM = re.compile(r"(?:>=|==)\s*([0-9]+(?:\.[0-9]+)*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One package this distribution asks for: its name, and the version specifier as written (empty if none)."""
+
+    name: str
+    specifier: str
+    extra: str | None
+
+    def problem(self) -> str | None:
+        """None if it is installed and new enough, else what is wrong; an ``==`` pin is held up to its ``.*``."""
+        try:
+            version = importlib.metadata.version(self.name)
+        except importlib.metadata.PackageNotFoundError:
+            return f"{self.name} is not installed"
+        minimum = _MINIMUM.search(self.specifier)
+        if minimum is None:
+            return None
+        wanted, found = _numbers(minimum.group(1)), _numbers(version)
+        holds = found[: len(wanted)] == wanted if "==" in self.specifier else found >= wanted
+        return None if holds else f"{self.name} is {version}, expected {self.specifier}"
+
+
+def requirements(extra: str | None) -> tuple[Requirement, ...]:
+    """What this distribution asks for: the base packages (None), or those of one extra.
+
+    Of the markers ``extra`` alone is evaluated; a package for some Python versions only is left out.
+    """
+    found = []
+    for text in importlib.metadata.requires(DISTRIBUTION) or ():
+        match = _REQUIREMENT.match(text)
+        if match is None:
+            continue
+        marker = match.group("marker") or ""
+        named = _EXTRA.search(marker)
+        if (named.group("extra") if named else None) != extra or "python_version" in marker:
+            continue
+        found.append(Requirement(name=match.group("name"), specifier=(match.group("spec") or "").strip(), extra=extra))
+    return tuple(found)
+
+
+def _packages(extra: str | None, hint: str) -> Finding:
+    """Whether all packages of an extra are here, every missing one named."""
+    try:
+        wanted = requirements(extra)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(
+            available=False, detail=f"{DISTRIBUTION} itself is not installed", hint="pip install andrea-export"
+        )
+    problems = [problem for requirement in wanted if (problem := requirement.problem()) is not None]
+    if problems:
+        return Finding(available=False, detail="; ".join(problems), hint=hint)
+    shown = ", ".join(
+        f"{requirement.name} {importlib.metadata.version(requirement.name)}" for requirement in wanted[:3]
+    )
+    return Finding(available=True, detail=shown)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release numbers of a version: ``2.13.0+cpu`` → (2, 13, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[+a-z-]", version)[0]))
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+def _base() -> Finding:
+    return _packages(None, "pip install andrea-export")
+
+
+def _export() -> Finding:
+    return _base()
+
+
+def _validate() -> Finding:
+    base = _base()
+    return _packages_of_onnxruntime() if base.available else base
+
+
+def _packages_of_onnxruntime() -> Finding:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return Finding(available=False, detail="onnxruntime is not installed", hint="pip install 'andrea-export[cpu]'")
+    return _provider("cpu")
+
+
+def _compile_plugin() -> Finding:
+    if os.name != "posix" or platform.system() != "Linux":
+        return Finding(available=False, detail=f"the plugin is built on Linux, this is {platform.system()}")
+    from andrea_export.plugins import compiler_status
+
+    tools = compiler_status()
+    missing = [tool for tool in tools if not tool.found]
+    if missing:
+        return Finding(
+            available=False,
+            detail="; ".join(f"{tool.name} is missing" for tool in missing),
+            hint="; ".join(dict.fromkeys(tool.hint for tool in missing if tool.hint)) or None,
+        )
+    return Finding(available=True, detail=", ".join(f"{tool.name} {tool.version}" for tool in tools))
+
+
+def _build(target: str) -> Callable[[], Finding]:
+    def look() -> Finding:
+        base = _base()
+        if not base.available:
+            return base
+
+        from andrea_export.backends import engine_backend
+
+        status = engine_backend(target).can_build()
+        return Finding(
+            available=status.available,
+            detail=_versions(status.versions) if status.available else status.reason,
+            hint=status.hint,
+        )
+
+    return look
+
+
+def _run_engine(target: str) -> Callable[[], Finding]:
+    def look() -> Finding:
+        base = _base()
+        if not base.available:
+            return base
+
+        from andrea_export.backends import engine_backend
+
+        status = engine_backend(target).can_run()
+        return Finding(
+            available=status.available,
+            detail=_versions(status.versions) if status.available else status.reason,
+            hint=status.hint,
+        )
+
+    return look
+
+
+def _run(provider: str) -> Callable[[], Finding]:
+    def look() -> Finding:
+        base = _base()
+        return _provider(provider) if base.available else base
+
+    return look
+
+
+def _provider(name: str) -> Finding:
+    from andrea_export.backends.onnxruntime import provider_availability
+
+    status = provider_availability(name)
+    if not status.available:
+        return Finding(available=False, detail=status.reason, hint=status.hint)
+    if name != "cpu" and not (gpu := _gpu()).available:
+        return gpu
+    return Finding(available=True, detail=_versions(status.versions))
+
+
+def _gpu() -> Finding:
+    """An NVIDIA GPU and its driver, as the driver's own tool tells."""
+    tool = shutil.which("nvidia-smi")
+    hint = "needs an NVIDIA GPU; on a machine that has one, install NVIDIA's driver"
+    if tool is None:
+        return Finding(available=False, detail="no NVIDIA driver (no nvidia-smi)", hint=hint)
+    query = [tool, "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(available=False, detail=f"nvidia-smi gave no answer: {error}", hint=hint)
+    lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+    if answer.returncode != 0 or not lines:
+        said = " ".join((answer.stderr or answer.stdout).split())[:200]
+        return Finding(available=False, detail=f"nvidia-smi finds no GPU: {said}", hint=hint)
+    return Finding(available=True, detail="; ".join(lines))
+
+
+def _versions(versions: Any) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+_STEPS: tuple[tuple[str, str, Callable[[], Finding]], ...] = (
+    ("export", "torch model to canonical ONNX", _export),
+    ("validate", "layer by layer against torch, on the CPU", _validate),
+    ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _compile_plugin),
+    ("build-tensorrt-rtx", "build TensorRT-RTX engines", _build("tensorrt-rtx")),
+    ("build-tensorrt", "build TensorRT engines", _build("tensorrt")),
+    ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _run("cpu")),
+    ("run-cuda", "run it with onnxruntime on CUDA", _run("cuda")),
+    ("run-tensorrt", "run it with onnxruntime through TensorRT", _run("tensorrt")),
+    ("run-tensorrt-rtx", "run it with onnxruntime through TensorRT-RTX", _run("tensorrt-rtx")),
+    ("gpu", "an NVIDIA GPU and its driver", _gpu),
+    ("run-engines-tensorrt-rtx", "run TensorRT-RTX engines", _run_engine("tensorrt-rtx")),
+    ("run-engines-tensorrt", "run TensorRT engines", _run_engine("tensorrt")),
+)
+STEP_NAMES = tuple(name for name, _, _ in _STEPS)
+
+
+def _machine() -> str:
+    """Program, Python and platform, in one line."""
+    return (
+        f"andrea-export {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
+        f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} CPUs"
+    )
