@@ -1,1 +1,1 @@
-"""Graph rewrites over the canonical ONNX: one file a pass, each an ``onnx_ir`` pass that states and checks its contract."""
+"""Graph rewrites over the canonical ONNX: one file a pass, each an ``onnx_ir`` pass that states its contract."""
