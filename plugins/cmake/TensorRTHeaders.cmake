@@ -10,7 +10,8 @@ function(andrea_use_tensorrt_headers target)
   foreach(folder "${TENSORRT_ROOT}/include" "${TENSORRT_ROOT}"
           "${TENSORRT_ROOT}/include/${CMAKE_LIBRARY_ARCHITECTURE}")
     if(EXISTS "${folder}/NvInferRuntime.h")
-      target_include_directories(${target} SYSTEM PRIVATE "${folder}")
+      # NVIDIA's headers include CUDA's.
+      target_include_directories(${target} SYSTEM PRIVATE "${folder}" ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
       target_compile_definitions(${target} PRIVATE ANDREA_USE_NVIDIA_HEADERS=1)
       return()
     endif()

@@ -7,10 +7,6 @@
 #include <cstdint>
 #include <cstring>
 
-#if !defined(__CUDACC__)
-#include <cmath>
-#endif
-
 #include "common/host_device.h"
 
 namespace andrea::ieee {
@@ -78,6 +74,15 @@ ANDREA_HOST_DEVICE float reciprocal_1_2(float a)
   return __fmaf_rn(approximate, residual, approximate);
 #else
   return 1.0F / a;
+#endif
+}
+
+ANDREA_HOST_DEVICE float magnitude(float a)
+{
+#if defined(__CUDA_ARCH__)
+  return fabsf(a);
+#else
+  return __builtin_fabsf(a);
 #endif
 }
 

@@ -42,8 +42,7 @@ ANDREA_HOST_DEVICE float gelu_fp32(float x)
   using ieee::fma;
   using ieee::mul;
 
-  float const magnitude = ieee::float_from_bits(ieee::bits_from_float(x) & 0x7FFFFFFFU);
-  float const a = ieee::min_number(magnitude, kSaturation);
+  float const a = ieee::min_number(ieee::magnitude(x), kSaturation);
   bool const negative = (ieee::bits_from_float(x) >> 31U) != 0U;
 
   // slope + slope_tail = c1 + c3 a^2
@@ -82,8 +81,8 @@ ANDREA_HOST_DEVICE float gelu_fp32(float x)
   float const corrected = fma(residual, reciprocal, quotient);
   float const result = mul(corrected, negative ? -0x1p-64F : 1.0F);
 
-  // x itself where the function is x to the last bit, and for +inf and NaN.
-  return (x > kSaturation || x != x) ? x : result;
+  // x itself where the function is x to the last bit, and for +inf; the comparison is false for NaN, which passes.
+  return x <= kSaturation ? result : x;
 }
 
 // The two approximate instructions the 16-bit path uses, as the device has them.

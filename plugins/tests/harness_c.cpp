@@ -1,0 +1,86 @@
+// The harness for callers in other languages: load a plugin library, run its plugin on device memory, read its log.
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/plugin_harness.h"
+
+#define ANDREA_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// A library, one attached plugin of its first creator, and the last error.
+struct Session {
+  std::string path;
+  andrea::tests::PluginLibrary library;
+  andrea::tests::Plugin attached;
+  std::string log;
+
+  explicit Session(char const* library_path) : path(library_path), library(path) {}
+};
+
+}  // namespace
+
+// A session, or null with the reason in `reason` (at most `capacity` bytes with the final zero).
+ANDREA_EXPORT void* andrea_harness_open(char const* library, char* reason, std::int64_t capacity);
+ANDREA_EXPORT void andrea_harness_close(void* session);
+// Runs GELU on `stream`: 0, or the status enqueue returned. `type` is TensorRT's DataType.
+ANDREA_EXPORT std::int32_t andrea_harness_run(void* session, std::int32_t type, std::int64_t const* extents,
+                                              std::int32_t rank, void const* input, void* output, void* stream);
+// What the plugin has logged since the last call, one line each.
+ANDREA_EXPORT char const* andrea_harness_log(void* session);
+
+void* andrea_harness_open(char const* library, char* reason, std::int64_t capacity)
+{
+  try {
+    auto session = std::make_unique<Session>(library);
+    auto const& creators = session->library.creators();
+    andrea::tests::Plugin const plugin = andrea::tests::plugin_from_pointer(
+        creators.empty() ? nullptr
+                         : creators.front()->createPlugin("harness", nullptr, nvinfer1::TensorRTPhase::kRUNTIME));
+    if (plugin.owner != nullptr) {
+      session->attached = andrea::tests::plugin_from_pointer(plugin.runtime->attachToContext(nullptr));
+    }
+    if (session->attached.owner == nullptr) {
+      std::snprintf(reason, static_cast<std::size_t>(capacity), "%s gives no plugin", library);
+      return nullptr;
+    }
+    return session.release();
+  } catch (std::exception const& error) {
+    std::snprintf(reason, static_cast<std::size_t>(capacity), "%s", error.what());
+    return nullptr;
+  }
+}
+
+void andrea_harness_close(void* session) { delete static_cast<Session*>(session); }
+
+std::int32_t andrea_harness_run(void* session, std::int32_t type, std::int64_t const* extents, std::int32_t rank,
+                                void const* input, void* output, void* stream)
+{
+  auto const& runtime = *static_cast<Session*>(session)->attached.runtime;
+  auto& mutable_runtime = const_cast<nvinfer1::IPluginV3OneRuntime&>(runtime);
+  nvinfer1::PluginTensorDesc const desc = andrea::tests::tensor_desc(
+      static_cast<nvinfer1::DataType>(type),
+      andrea::tests::dims_from_extents(std::vector<std::int64_t>(extents, extents + rank)));
+  std::int32_t const status = mutable_runtime.onShapeChange(&desc, 1, &desc, 1);
+  if (status != 0) {
+    return status;
+  }
+  void const* const inputs[] = {input};
+  void* const outputs[] = {output};
+  return mutable_runtime.enqueue(&desc, &desc, inputs, outputs, nullptr, static_cast<cudaStream_t>(stream));
+}
+
+char const* andrea_harness_log(void* session)
+{
+  auto* const opened = static_cast<Session*>(session);
+  opened->log.clear();
+  for (std::string const& line : opened->library.log().lines()) {
+    opened->log += line + "\n";
+  }
+  opened->library.log().clear();
+  return opened->log.c_str();
+}

@@ -1,0 +1,98 @@
+#include "tests/plugin_harness.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <stdexcept>
+
+namespace andrea::tests {
+
+void LogCollector::log(Severity severity, nvinfer1::AsciiChar const* message) noexcept
+{
+  if (severity == Severity::kERROR) {
+    lines_.emplace_back(message);
+  }
+}
+
+nvinfer1::ILogger* LogFinder::findLogger()
+{
+  if (throws_) {
+    throw std::runtime_error("no logger today");
+  }
+  return logger_;
+}
+
+PluginLibrary::PluginLibrary(std::string const& path)
+    : log_finder_(std::make_unique<LogFinder>(log_)), handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL))
+{
+  if (handle_ == nullptr) {
+    throw std::runtime_error(dlerror());
+  }
+  void* const get_creators = dlsym(handle_, "getCreators");
+  void* const set_logger_finder = dlsym(handle_, "setLoggerFinder");
+  if (get_creators == nullptr || set_logger_finder == nullptr) {
+    dlclose(handle_);
+    throw std::runtime_error(path + " lacks getCreators or setLoggerFinder");
+  }
+  using GetCreators = nvinfer1::IPluginCreatorInterface* const* (*)(std::int32_t&);
+  GetCreators creators_of = nullptr;
+  std::memcpy(&creators_of, &get_creators, sizeof creators_of);
+  std::memcpy(&set_logger_finder_, &set_logger_finder, sizeof set_logger_finder_);
+  set_logger_finder_(log_finder_.get());
+
+  std::int32_t count = 0;
+  nvinfer1::IPluginCreatorInterface* const* const found = creators_of(count);
+  for (std::int32_t i = 0; i < count; ++i) {
+    if (std::strcmp(found[i]->getInterfaceInfo().kind, "PLUGIN CREATOR_V3ONE") == 0) {
+      creators_.push_back(static_cast<nvinfer1::IPluginCreatorV3One*>(found[i]));
+    }
+  }
+}
+
+PluginLibrary::~PluginLibrary()
+{
+  set_logger_finder_(nullptr);
+  dlclose(handle_);
+}
+
+Plugin plugin_from_pointer(nvinfer1::IPluginV3* plugin)
+{
+  using nvinfer1::PluginCapabilityType;
+  if (plugin == nullptr) {
+    return {};
+  }
+  Plugin result;
+  result.owner.reset(plugin);
+  result.core =
+      static_cast<nvinfer1::IPluginV3OneCore*>(plugin->getCapabilityInterface(PluginCapabilityType::kCORE));
+  result.build =
+      static_cast<nvinfer1::IPluginV3OneBuild*>(plugin->getCapabilityInterface(PluginCapabilityType::kBUILD));
+  result.runtime =
+      static_cast<nvinfer1::IPluginV3OneRuntime*>(plugin->getCapabilityInterface(PluginCapabilityType::kRUNTIME));
+  if (result.core == nullptr || result.build == nullptr || result.runtime == nullptr) {
+    return {};
+  }
+  return result;
+}
+
+nvinfer1::Dims dims_from_extents(std::vector<std::int64_t> const& extents)
+{
+  nvinfer1::Dims dims{};
+  dims.nbDims = static_cast<std::int32_t>(extents.size());
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    dims.d[i] = extents[i];
+  }
+  return dims;
+}
+
+nvinfer1::PluginTensorDesc tensor_desc(nvinfer1::DataType type, nvinfer1::Dims const& dims)
+{
+  nvinfer1::PluginTensorDesc desc{};
+  desc.dims = dims;
+  desc.type = type;
+  desc.format = nvinfer1::TensorFormat::kLINEAR;
+  desc.scale = -1.0F;
+  return desc;
+}
+
+}  // namespace andrea::tests

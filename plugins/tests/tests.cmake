@@ -1,0 +1,42 @@
+# Test programs. All of them are compiled by g++ alone; none is part of what ships.
+option(ANDREA_SANITIZE "Build the test programs with the address and undefined-behaviour sanitizers" OFF)
+
+add_library(andrea_test_options INTERFACE)
+target_link_libraries(andrea_test_options INTERFACE andrea_options)
+target_compile_definitions(andrea_test_options INTERFACE ANDREA_CPU_GRID=1)
+if(ANDREA_SANITIZE)
+  target_compile_options(andrea_test_options INTERFACE
+    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  target_link_options(andrea_test_options INTERFACE -fsanitize=address,undefined)
+endif()
+
+# kernel.cu is C++ here. A copy of its name, because a source's language is one for the whole folder.
+set(kernel_for_cpu "${PROJECT_BINARY_DIR}/generated/kernel_cpu.cpp")
+file(GENERATE OUTPUT "${kernel_for_cpu}" CONTENT "#include \"gelu/kernel.cu\"\n")
+
+# The plugin, its kernel running on the CPU grid.
+add_library(andrea_plugins_cpu SHARED EXCLUDE_FROM_ALL
+  common/creators.cpp common/elementwise_plugin.cpp common/log.cpp gelu/plugin.cpp "${kernel_for_cpu}")
+target_link_libraries(andrea_plugins_cpu PRIVATE andrea_test_options)
+target_include_directories(andrea_plugins_cpu PRIVATE "${PROJECT_BINARY_DIR}/generated" abi)
+target_compile_options(andrea_plugins_cpu PRIVATE -Wno-unknown-pragmas)
+
+add_executable(andrea_kernel_checks EXCLUDE_FROM_ALL tests/kernel_checks.cpp "${kernel_for_cpu}")
+target_link_libraries(andrea_kernel_checks PRIVATE andrea_test_options)
+target_compile_options(andrea_kernel_checks PRIVATE -Wno-unknown-pragmas)
+
+add_library(andrea_harness_objects OBJECT EXCLUDE_FROM_ALL tests/plugin_harness.cpp)
+target_link_libraries(andrea_harness_objects PRIVATE andrea_test_options)
+andrea_use_tensorrt_headers(andrea_harness_objects)
+
+add_executable(andrea_contract_checks EXCLUDE_FROM_ALL
+  tests/contract_checks.cpp $<TARGET_OBJECTS:andrea_harness_objects>)
+target_link_libraries(andrea_contract_checks PRIVATE andrea_test_options ${CMAKE_DL_LIBS})
+andrea_use_tensorrt_headers(andrea_contract_checks)
+
+add_library(andrea_harness SHARED EXCLUDE_FROM_ALL tests/harness_c.cpp $<TARGET_OBJECTS:andrea_harness_objects>)
+target_link_libraries(andrea_harness PRIVATE andrea_test_options ${CMAKE_DL_LIBS})
+andrea_use_tensorrt_headers(andrea_harness)
+
+add_custom_target(andrea_tests DEPENDS
+  andrea_plugins_cpu andrea_kernel_checks andrea_contract_checks andrea_harness)
