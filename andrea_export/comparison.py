@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from andrea_export.backends.base import Session, zero_cache
 from andrea_export.dtypes import DTYPES, dtype_from_numpy
-from andrea_export.judge import Verdict, budget_of, verdict_of
+from andrea_export.errors import RunError
+from andrea_export.judge import budget_of, verdict_of
 from andrea_export.metrics import ErrorSums
 from andrea_export.precision import PRECISIONS
 from andrea_export.recipe import PrecisionName
@@ -44,34 +45,46 @@ class Reference:
     layers: tuple[str, ...]
     cases: list[Case]
     truths: list[Arrays]
-    _torch_errors: dict[str, dict[str, ErrorSums]] = field(default_factory=dict)
+    _torch_errors: dict[PrecisionName, dict[str, ErrorSums]] = field(default_factory=dict)
 
-    def torch_errors(self, precision: str) -> dict[str, ErrorSums]:
-        """Layer → torch's own error in this precision (a key of ``precision.PRECISIONS``), computed once."""
+    def torch_errors(self, precision: PrecisionName) -> dict[str, ErrorSums]:
+        """Layer → torch's own error in this precision, computed once. Raises: RunError."""
         from andrea_export.backends.torch_reference import TorchSession
 
         if precision not in self._torch_errors:
             with TorchSession(self.model, precision=precision, layers=self.layers) as session:
-                self._torch_errors[precision] = self.errors(session)[0]
+                self._torch_errors[precision] = self.observe(session, precision).errors
         return self._torch_errors[precision]
 
-    def errors(
-        self, session: Session, precision: PrecisionName | None = None
-    ) -> tuple[dict[str, ErrorSums], Arrays, dict[str, str]]:
-        """Layer → error over all cases; the last arrays; and layer → problem where there is no figure."""
-        sums: dict[str, ErrorSums] = {name: ErrorSums() for name in self.layers}
-        problems: dict[str, str] = {}
-        arrays: Arrays = {}
+    def observe(self, session: Session, precision: PrecisionName) -> Observation:
+        """What a session gives on every case, against the truth. A case it refuses is noted; the others still count."""
+        seen = Observation(errors={name: ErrorSums() for name in self.layers})
         for case, truth in zip(self.cases, self.truths, strict=True):
-            arrays = session.run(case.feeds if precision is None else _with_cache_type(case.feeds, precision))
+            try:
+                seen.arrays = session.run(_with_cache_type(case.feeds, precision))
+            except RunError as error:
+                seen.refusals.append(f"{case.name}: {error}")
+                continue
             for name in self.layers:
-                if name not in arrays:
-                    problems[name] = "missing: the candidate has no such layer"
-                elif arrays[name].shape != truth[name].shape:
-                    problems[name] = f"has shape {list(arrays[name].shape)}, expected {list(truth[name].shape)}"
+                if name not in seen.arrays:
+                    seen.problems[name] = "missing: the candidate has no such layer"
+                elif seen.arrays[name].shape != truth[name].shape:
+                    found, expected = list(seen.arrays[name].shape), list(truth[name].shape)
+                    seen.problems[name] = f"has shape {found}, expected {expected}"
                 else:
-                    sums[name].add(truth[name], arrays[name])
-        return sums, arrays, problems
+                    seen.errors[name].add(truth[name], seen.arrays[name])
+        return seen
+
+
+@dataclass(slots=True, kw_only=True)
+class Observation:
+    """One session's runs against the truth: errors by layer, and what stands in the way of a figure."""
+
+    errors: dict[str, ErrorSums]
+    arrays: Arrays = field(default_factory=dict)
+    """The layers of the last case that ran."""
+    problems: dict[str, str] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
 
 
 def reference_of(model: Andrea, *, seed: int = 0) -> Reference:
@@ -88,40 +101,28 @@ def reference_of(model: Andrea, *, seed: int = 0) -> Reference:
     return Reference(model=model, layers=layers, cases=[prefill, decode], truths=[prefill_truth, decode_truth])
 
 
-def compare(
-    session: Session, reference: Reference, *, precision: PrecisionName, layers: Sequence[str]
+def rows_from(
+    seen: Observation, reference: Reference, *, candidate: str, precision: PrecisionName, layers: Sequence[str]
 ) -> tuple[LayerRow, ...]:
     """One row for every one of ``layers``, in model order, judged against torch's own error in this precision.
 
-    Raises: RunError if the session cannot run the inputs at all.
+    A session that refused every case has no rows.
     """
+    if not seen.arrays:
+        return ()
     torch_errors = reference.torch_errors(precision)
-    errors, arrays, problems = reference.errors(session, precision)
     rows = []
     for name in layers:
-        if name in problems:
-            rows.append(
-                LayerRow(
-                    name=name,
-                    candidate=session.name,
-                    verdict="fail",
-                    metrics={},
-                    budget={},
-                    problem=problems[name],
-                )
+        if name in seen.problems:
+            row = LayerRow(
+                name=name, candidate=candidate, verdict="fail", metrics={}, budget={}, problem=seen.problems[name]
             )
-            continue
-        budget = budget_of(torch_errors[name], dtype_from_numpy(arrays[name].dtype).name)
-        verdict: Verdict = verdict_of(errors[name], budget)
-        rows.append(
-            LayerRow(
-                name=name,
-                candidate=session.name,
-                verdict=verdict,
-                metrics=errors[name].as_metrics(),
-                budget=budget,
-            )
-        )
+        else:
+            error = seen.errors[name]
+            budget = budget_of(torch_errors[name], dtype_from_numpy(seen.arrays[name].dtype).name)
+            verdict = verdict_of(error, budget)
+            row = LayerRow(name=name, candidate=candidate, verdict=verdict, metrics=error.as_metrics(), budget=budget)
+        rows.append(row)
     return tuple(rows)
 
 

@@ -60,7 +60,7 @@ class ErrorSums:
             return 1.0 if self.sum_reference_squared == self.sum_candidate_squared else 0.0
         return min(1.0, self.sum_product / norms)
 
-    def as_metrics(self) -> dict[str, float]:
+    def as_metrics(self) -> dict[str, int | float]:
         """The metrics a report row shows."""
         return {
             "max_abs": self.max_abs,

@@ -25,7 +25,7 @@ class LayerRow:
     name: str
     candidate: str
     verdict: Verdict
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, int | float]
     budget: Mapping[str, float]
     problem: str = ""
     """What is wrong where it is not a figure: the layer is missing, or has another shape."""

@@ -17,7 +17,7 @@ from andrea_export.backends.onnxruntime import OnnxSession, onnxruntime_version,
 from andrea_export.backends.tensorrt_model import derive_engine_model
 from andrea_export.bundle import Bundle, EngineEntry, open_bundle
 from andrea_export.checkpoint import LoadedModel, load_model
-from andrea_export.comparison import Reference, compare, inputs_as_mapping, reference_of
+from andrea_export.comparison import Reference, inputs_as_mapping, reference_of, rows_from
 from andrea_export.errors import AndreaError, BackendUnavailable, BundleError
 from andrea_export.plugin_maths import plugin_maths_rows
 from andrea_export.precision import PRECISIONS
@@ -136,22 +136,25 @@ def _measure_onnx(
     layers = tuple(layer_names(config))
     outputs = tuple(spec.name for spec in graph_outputs(config))
     try:
-        with OnnxSession(model, name=name) as shipped:
-            errors_shipped, arrays_shipped, _ = reference.errors(shipped, precision)
-        with OnnxSession(model, taps=layers, name=name) as tapped:
-            rows = compare(tapped, reference, precision=precision, layers=layers)
-            _, arrays_tapped, _ = reference.errors(tapped, precision)
+        with OnnxSession(model, name=name) as session:
+            shipped = reference.observe(session, precision)
+        with OnnxSession(model, taps=layers, name=name) as session:
+            tapped = reference.observe(session, precision)
     except BackendUnavailable as error:
         return Candidate(name=name, verdict="not-measured", reason=str(error), precision=precision), ()
     except AndreaError as error:
         return Candidate(name=name, verdict="fail", reason=str(error), precision=precision), ()
-    moved = max(
-        float(abs(arrays_shipped[output].astype("f8") - arrays_tapped[output].astype("f8")).max())
+    rows = rows_from(tapped, reference, candidate=name, precision=precision, layers=layers)
+    moved = [
+        float(abs(shipped.arrays[output].astype("f8") - tapped.arrays[output].astype("f8")).max())
         for output in outputs
-        if output in arrays_shipped and output in arrays_tapped
-    )
-    facts = {"taps_moved_outputs_by": moved, "logits_max_abs_as_shipped": errors_shipped["logits"].max_abs}
-    return _candidate(name, precision, rows, facts), rows
+        if output in shipped.arrays and output in tapped.arrays
+    ]
+    facts = {
+        "taps_moved_outputs_by": max(moved, default=0.0),
+        "logits_max_abs_as_shipped": shipped.errors["logits"].max_abs,
+    }
+    return _candidate(name, precision, rows, facts, tapped.refusals), rows
 
 
 def _measure_mixed(model: Path, precision: PrecisionName, config: AndreaConfig, reference: Reference) -> Measured:
@@ -184,24 +187,27 @@ def _measure_engine(engine: Path, entry: EngineEntry, config: AndreaConfig, refe
         ), ()
     try:
         with backend.open(engine) as session:
-            session.name = name
-            outputs = [name for name in reference.layers if name in session.output_names]
-            rows = compare(session, reference, precision=facts.precision, layers=outputs)
+            outputs = [layer for layer in reference.layers if layer in session.output_names]
+            seen = reference.observe(session, facts.precision)
     except BackendUnavailable as error:
         return Candidate(
             name=name, verdict="not-measured", reason=str(error), precision=facts.precision, facts=known
         ), ()
     except AndreaError as error:
         return Candidate(name=name, verdict="fail", reason=str(error), precision=facts.precision, facts=known), ()
-    return _candidate(name, facts.precision, rows, known), rows
+    rows = rows_from(seen, reference, candidate=name, precision=facts.precision, layers=outputs)
+    return _candidate(name, facts.precision, rows, known, seen.refusals), rows
 
 
-def _candidate(name: str, precision: str, rows: Sequence[LayerRow], facts: Mapping[str, object]) -> Candidate:
+def _candidate(
+    name: str, precision: str, rows: Sequence[LayerRow], facts: Mapping[str, object], refusals: Sequence[str]
+) -> Candidate:
     failed = [row.name for row in rows if row.verdict == "fail"]
+    reasons = [f"{len(failed)} of {len(rows)} layers out of budget"] if failed else []
     return Candidate(
         name=name,
-        verdict="fail" if failed or not rows else "pass",
-        reason=f"{len(failed)} of {len(rows)} layers out of budget" if failed else "",
+        verdict="fail" if failed or refusals or not rows else "pass",
+        reason="; ".join([*reasons, *refusals]),
         precision=precision,
         first_failure=failed[0] if failed else None,
         facts=facts,

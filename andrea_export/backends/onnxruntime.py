@@ -197,7 +197,9 @@ def _tapped(model: Path, taps: Sequence[str]) -> bytes:
     from andrea_export.passes.taps import AddTaps
 
     tapped = ir.load(model)
-    AddTaps(taps)(tapped)
+    values = {value.name for node in tapped.graph for value in node.outputs}
+    # A layer the file lacks is for the comparison to report as missing, among the others.
+    AddTaps([tap for tap in taps if tap in values])(tapped)
     serialized: bytes = ir.to_proto(tapped).SerializeToString()
     return serialized
 

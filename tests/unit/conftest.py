@@ -1,0 +1,66 @@
+"""Fixtures of the unit tests: a tiny trained-looking model, its checkpoint, its canonical ONNX and its bundle."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from andrea_export.build import BuildResult, build_bundle
+from andrea_export.canonical import export_canonical
+from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
+from andrea_export.progress import Silent
+from andrea_export.recipe import recipe_from_mapping
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One plugin cache for the whole run: the library is compiled once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint in which no bias is zero and no gain is one, so that every parameter matters."""
+    model = load_model(preset="andrea-tiny", checkpoint=None, seed=1).model
+    generator = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+        elif name.startswith("blocks."):
+            parameter.mul_(8.0)  # GELU inputs reach past 2.7, where the tanh and erf forms differ most
+    path = tmp_path_factory.mktemp("checkpoint") / "tiny.safetensors"
+    save_checkpoint(model, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(checkpoint: Path) -> LoadedModel:
+    """The model in the checkpoint."""
+    return load_model(preset=None, checkpoint=checkpoint, seed=0)
+
+
+@pytest.fixture(scope="session")
+def tiny_onnx(tiny: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its canonical ONNX file. Read only."""
+    return export_canonical(tiny, tmp_path_factory.mktemp("canonical"))
+
+
+@pytest.fixture(scope="session")
+def built(checkpoint: Path, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    """A bundle of the checkpoint with the ONNX target only. Read only."""
+    return build_bundle(
+        tmp_path_factory.mktemp("built") / "bundle",
+        recipe_from_mapping({"targets": ["onnx"]}, where="test"),
+        checkpoint=checkpoint,
+        force=False,
+        cache_dir=cache_dir,
+        progress=Silent(),
+    )
+
+
+@pytest.fixture
+def bundle(built: BuildResult, tmp_path: Path) -> Path:
+    """A copy of that bundle, to be damaged."""
+    return Path(shutil.copytree(built.bundle, tmp_path / "bundle"))
