@@ -173,7 +173,13 @@ def _compile_plugin() -> Finding:
             detail="; ".join(f"{tool.name} is missing" for tool in missing),
             hint="; ".join(dict.fromkeys(tool.hint for tool in missing if tool.hint)) or None,
         )
-    return Finding(available=True, detail=", ".join(f"{tool.name} {tool.version}" for tool in tools))
+    return Finding(available=True, detail=", ".join(f"{tool.name} {_number_in(tool.version)}" for tool in tools))
+
+
+def _number_in(text: str | None) -> str:
+    """The first version number in a tool's own words: ``cmake version 4.4.5`` → ``4.4.5``."""
+    found = re.search(r"\d+(?:\.\d+)+", text or "")
+    return found.group() if found else "of unknown version"
 
 
 def _build(target: str) -> Callable[[], Finding]:

@@ -129,13 +129,14 @@ def _lines(result: BuildResult) -> Iterator[str]:
     yield ""
     yield "steps"
     rows = [
-        (step.name, "reused" if step.reused else "made", step.why, f"{step.seconds:.1f} s") for step in result.steps
+        (step.name, f"reused: {step.why}" if step.reused else step.why, f"{step.seconds:.1f} s") for step in result.steps
     ]
-    yield from (f"  {line}" for line in table(("step", "", "why", "time"), rows, left=3))
+    yield from (f"  {line}" for line in table(("step", "how", "time"), rows, left=2))
     yield from (f"  left out: {reason}" for reason in result.left_out)
     yield ""
     yield f"made in {result.bundle}/"
     files = [(name, size(entry.num_bytes)) for name, entry in manifest.files.items()]
+    files.append(("manifest.json", size((result.bundle / "manifest.json").stat().st_size)))
     yield from (f"  {line}" for line in table(("file", "size"), files))
     yield ""
     yield "proven"

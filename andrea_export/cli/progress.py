@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,15 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
+# A log needs to show that work goes on, not every line of it: a step's details come this far apart at least.
+_SECONDS_BETWEEN_DETAILS = 5.0
+
 
 class LineProgress:
-    """One line when a step begins and one when it ends; details too, as they come."""
+    """One line when a step begins, one when it ends, and at most one every few seconds while it works."""
+
+    def __init__(self) -> None:
+        self._last_line = time.monotonic()
 
     def __enter__(self) -> LineProgress:
         return self
@@ -26,19 +33,24 @@ class LineProgress:
 
     def start(self, step: str) -> None:
         """Says that a step begins."""
-        note(f"{step} ...")
+        self._note(f"{step} …")
 
     def detail(self, step: str, text: str) -> None:
-        """Says what a step is at."""
-        note(f"{step}: {one_line(text)}")
+        """Says what a step is at, if nothing was said for a while."""
+        if time.monotonic() - self._last_line >= _SECONDS_BETWEEN_DETAILS:
+            self._note(f"{step}: {one_line(text)}")
 
     def finish(self, step: str, outcome: str) -> None:
         """Says how a step ended."""
-        note(f"{step}: {one_line(outcome)}")
+        self._note(f"{step}: {one_line(outcome)}")
+
+    def _note(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        note(text)
 
 
 class LiveProgress:
-    """Running steps with a spinner, their last detail and a clock; a finished step stays as one line."""
+    """Running steps with a spinner, a clock and their last detail; a finished step stays as one line."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -68,9 +80,10 @@ class LiveProgress:
         self._tasks[step] = self._display.add_task(step, total=None, detail="")
 
     def detail(self, step: str, text: str) -> None:
-        """Shows what a step is at."""
-        if step in self._tasks:
-            self._display.update(self._tasks[step], detail=one_line(text))
+        """Shows what a step is at; work that has a name of its own is shown under the step that runs it."""
+        task = self._tasks.get(step, next(reversed(self._tasks.values()), None))
+        if task is not None:
+            self._display.update(task, detail=one_line(text))
 
     def finish(self, step: str, outcome: str) -> None:
         """Leaves one line where the running step was."""

@@ -100,4 +100,4 @@ def _worst(rows: list[LayerRow]) -> str:
     if not shares:
         return ""
     share, row, metric = max(shares, key=lambda entry: entry[0])
-    return f"{share:.2f} ({metric} {float(row.metrics[metric]):.2e} of {row.budget[metric]:.2e}, {row.name})"
+    return f"{share:.0%} ({metric} {float(row.metrics[metric]):.2e} of {row.budget[metric]:.2e}, {row.name})"

@@ -1,8 +1,10 @@
-"""Fixtures of the unit tests: a tiny trained-looking model, its checkpoint, its canonical ONNX and its bundle."""
+"""Fixtures of all tests: a tiny trained-looking model, its checkpoint, its canonical ONNX, its bundle; the command line."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from andrea_export.build import BuildResult, build_bundle
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
+from andrea_export.cli import main
 from andrea_export.progress import Silent
 from andrea_export.recipe import recipe_from_mapping
 
@@ -64,3 +67,44 @@ def built(checkpoint: Path, cache_dir: Path, tmp_path_factory: pytest.TempPathFa
 def bundle(built: BuildResult, tmp_path: Path) -> Path:
     """A copy of that bundle, to be damaged."""
     return Path(shutil.copytree(built.bundle, tmp_path / "bundle"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one command line did: its exit code, and what it wrote where."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def error(self) -> str:
+        """The error's line, without its prefix. Fails if stderr does not hold exactly one."""
+        lines = [line for line in self.stderr.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, self.stderr
+        return lines[0].removeprefix("error: ")
+
+    @property
+    def hint(self) -> str | None:
+        """The hint's line, without its prefix."""
+        return next(
+            (line.removeprefix("hint: ") for line in self.stderr.splitlines() if line.startswith("hint: ")), None
+        )
+
+
+Andrea = Callable[..., Outcome]
+
+
+@pytest.fixture
+def andrea(capsys: pytest.CaptureFixture[str]) -> Andrea:
+    """Runs one command line in this process: ``andrea("inspect", path)``."""
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_of:
+            main([str(argument) for argument in arguments])
+        written = capsys.readouterr()
+        assert isinstance(exit_of.value.code, int)
+        return Outcome(code=exit_of.value.code, stdout=written.out, stderr=written.err)
+
+    return run
