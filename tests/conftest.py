@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a tiny trained-looking model, its checkpoint, its canonical ONNX, its bundle; the command line."""
+"""Fixtures of all tests: a tiny trained-looking model as checkpoint, ONNX file and bundle; the command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from andrea_export.build import BuildResult, build_bundle
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
@@ -108,3 +109,9 @@ def andrea(capsys: pytest.CaptureFixture[str]) -> Andrea:
         return Outcome(code=exit_of.value.code, stdout=written.out, stderr=written.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def built_bundle(built: BuildResult) -> Path:
+    """The folder of the bundle. Read only."""
+    return built.bundle

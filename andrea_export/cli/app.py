@@ -115,6 +115,13 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, str |
             )
         if error.path is not None and error.name is not None and not error.name.startswith("andrea"):
             return f"the Python package '{error.name}' cannot be loaded: {error}", "reinstall it", EXIT_UNAVAILABLE
+    if isinstance(error, OSError) and error.errno is None and "requested and" in str(error):
+        # numpy's tofile says how much it wrote, not why it stopped.
+        return (
+            f"a file was not written whole ({error})",
+            "free disk space there, or name another place",
+            EXIT_UNAVAILABLE,
+        )
     if isinstance(error, OSError) and error.errno is not None:
         what = f"{error.filename}: " if error.filename is not None else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

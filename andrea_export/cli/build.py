@@ -129,7 +129,8 @@ def _lines(result: BuildResult) -> Iterator[str]:
     yield ""
     yield "steps"
     rows = [
-        (step.name, f"reused: {step.why}" if step.reused else step.why, f"{step.seconds:.1f} s") for step in result.steps
+        (step.name, f"reused: {step.why}" if step.reused else step.why, f"{step.seconds:.1f} s")
+        for step in result.steps
     ]
     yield from (f"  {line}" for line in table(("step", "how", "time"), rows, left=2))
     yield from (f"  left out: {reason}" for reason in result.left_out)

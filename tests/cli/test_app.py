@@ -1,0 +1,192 @@
+"""What every command line has in common: exit codes, one line an error, one JSON document, no traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from andrea_export import __version__
+from andrea_export.cli import app
+from andrea_export.cli.app import explain
+from andrea_export.cli.options import PrecisionChoice, ProviderChoice, TargetChoice, cache_dir_from
+from andrea_export.errors import AndreaError, BackendUnavailable, BuildError, UsageError
+from tests.conftest import Andrea
+
+COMMANDS = ("build", "validate", "run", "inspect", "trace", "doctor")
+PROGRAM = (sys.executable, "-c", "from andrea_export.cli import main; main()")
+
+
+def test_version(andrea: Andrea) -> None:
+    outcome = andrea("--version")
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (0, f"andrea-export {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
+def test_help_is_on_stdout(andrea: Andrea, command: tuple[str, ...]) -> None:
+    outcome = andrea(*command, "--help")
+    assert outcome.code == 0
+    assert "Usage: andrea-export" in outcome.stdout
+    assert outcome.stderr == ""
+
+
+def test_every_command_is_known() -> None:
+    group = typer.main.get_command(app)
+    assert tuple(group.commands) == COMMANDS  # type: ignore[attr-defined]
+
+
+def test_no_command_shows_help_and_is_a_usage_error(andrea: Andrea) -> None:
+    outcome = andrea()
+    assert outcome.code == 2
+    assert "Usage: andrea-export" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nonsense",), ("build", "--nonsense"), ("run", "somewhere"), ("inspect",), ("build", "--seed", "many")],
+)
+def test_wrong_usage_is_one_line_and_a_hint(andrea: Andrea, arguments: tuple[str, ...]) -> None:
+    outcome = andrea(*arguments)
+    assert outcome.code == 2
+    assert outcome.error
+    assert outcome.hint is not None
+    assert outcome.hint.startswith("see andrea-export")
+    assert outcome.stdout == ""
+    assert len(outcome.stderr.splitlines()) == 2
+
+
+def test_a_usage_error_with_json_is_one_document(andrea: Andrea) -> None:
+    outcome = andrea("build", "--target", "nonsense", "--json")
+    document = json.loads(outcome.stdout)
+    assert document["exit_code"] == outcome.code == 2
+    assert "nonsense" in document["error"]
+    assert document["error"] == outcome.error
+    assert document["hint"] == outcome.hint
+
+
+def test_an_error_with_json_is_one_document(andrea: Andrea, tmp_path: Path) -> None:
+    outcome = andrea("inspect", tmp_path / "nothing", "--json")
+    assert json.loads(outcome.stdout) == {"error": outcome.error, "hint": outcome.hint, "exit_code": 2}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (UsageError("a"), 2, "a"),
+        (BuildError("b"), 1, "b"),
+        (BackendUnavailable("c"), 3, "c"),
+        (MemoryError(), 3, "out of memory"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+            3,
+            "out of memory",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/model.onnx"), 3, "/x/model.onnx: the disk is full"),
+        (OSError("65536 requested and 4456 written"), 3, "a file was not written whole"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: Permission denied"),
+        (ModuleNotFoundError("No module named 'onnx'", name="onnx"), 3, "the Python package 'onnx' is not installed"),
+        (ValueError("two\nlines"), 70, "a bug in andrea-export: ValueError"),
+        (ModuleNotFoundError("No module named 'andrea_export.x'", name="andrea_export.x"), 70, "a bug"),
+    ],
+)
+def test_every_exception_has_a_line_and_a_code(error: Exception, code: int, text: str) -> None:
+    message, _, found = explain(error, ("doctor",))
+    assert found == code
+    assert message.startswith(text)
+
+
+def test_every_error_class_has_a_documented_code() -> None:
+    def below(kind: type[AndreaError]) -> list[type[AndreaError]]:
+        return [kind, *(entry for child in kind.__subclasses__() for entry in below(child))]
+
+    assert {kind.exit_code for kind in below(AndreaError)} <= {1, 2, 3}
+
+
+def test_a_bug_shows_no_traceback_unless_asked(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("andrea_export.doctor.examine", broken)
+    quiet = andrea("doctor")
+    assert quiet.code == 70
+    assert quiet.error == "a bug in andrea-export: ZeroDivisionError: planted"
+    assert quiet.hint == "rerun as `andrea-export --debug doctor` and report the traceback"
+    assert "Traceback" not in quiet.stderr
+    loud = andrea("--debug", "doctor")
+    assert loud.code == 70
+    assert "Traceback" in loud.stderr
+    assert "planted" in loud.stderr
+
+
+def test_interrupting_is_one_line(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("andrea_export.doctor.examine", interrupted)
+    outcome = andrea("doctor")
+    assert (outcome.code, outcome.error, outcome.stdout) == (130, "interrupted", "")
+
+
+def test_a_closed_pipe_is_no_error_message() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        done = subprocess.run([*PROGRAM, "doctor"], stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    command = [*PROGRAM, "build", "out", "--preset", "andrea-tiny", "--target", "onnx", "--cache-dir", "cache"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".out.*")):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline, "the build wrote nothing in a minute"
+        time.sleep(0.02)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in stderr
+    assert stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) in ([], ["cache"])
+
+
+def test_choices_are_those_of_the_library() -> None:
+    from andrea_export.backends.onnxruntime import PROVIDERS
+    from andrea_export.recipe import PRECISIONS, TARGETS
+
+    assert tuple(choice.value for choice in TargetChoice) == TARGETS
+    assert tuple(choice.value for choice in PrecisionChoice) == PRECISIONS
+    assert tuple(choice.value for choice in ProviderChoice) == tuple(PROVIDERS)
+
+
+def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_dir_from(None) == tmp_path / ".cache/andrea-export"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_dir_from(None) == tmp_path / "xdg/andrea-export"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_dir_from(None) == tmp_path / ".cache/andrea-export"
+    assert cache_dir_from(tmp_path / "mine") == tmp_path / "mine"
+
+
+def test_shell_completion_offers_the_presets() -> None:
+    environment = {
+        **os.environ,
+        "_ANDREA_EXPORT_COMPLETE": "complete_bash",
+        "COMP_WORDS": "andrea-export build --preset ",
+    }
+    done = subprocess.run(
+        PROGRAM, env={**environment, "COMP_CWORD": "3"}, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "andrea-tiny" in done.stdout.split()
