@@ -119,7 +119,7 @@ class _TensorRT:
                 request.model,
                 precision=precision,
                 plugin=plugin is not None,
-                attention_node=description["attention_node"],
+                parser_knows_attention=description["attention_node"],
                 folder=folder,
             )
             expected = gelu_layers(request.config)
@@ -138,8 +138,8 @@ class _TensorRT:
                     "plugin": plugin,
                     "profile": shapes,
                     "tf32": request.tf32,
-                    # An fp32 attention has no fused kernel. A half one must have: decomposed, its scores would be
-                    # stored in half, and its softmax computed from them.
+                    # TensorRT has no fused kernel for fp32 attention. A bf16 one must have: decomposed by the builder,
+                    # its scores would be stored in bf16. (An fp16 one comes without Attention nodes.)
                     "decomposable_attention": precision.compute_dtype == "fp32",
                 },
                 timeout_s=seconds_left(),

@@ -171,7 +171,7 @@ class Child:
                 self.peak_memory_bytes = max(self.peak_memory_bytes, int(row.split()[1]) * 1024)
 
     def _has_ended(self) -> bool:
-        """Whether the worker is dead. It is not reaped, so that its number stays its group's until the group is killed."""
+        """Whether the worker is dead. It is not reaped: its number stays its group's until that is killed."""
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _kill(self) -> None:

@@ -32,15 +32,14 @@ class EngineModel:
 
 
 def derive_engine_model(
-    model: Path, *, precision: Precision, plugin: bool, attention_node: bool, folder: Path
+    model: Path, *, precision: Precision, plugin: bool, parser_knows_attention: bool, folder: Path
 ) -> EngineModel:
     """Writes the engine's ``model.onnx`` into the folder, which must outlive its use and is not part of a bundle.
 
-    ``plugin``: each GELU is the plugin and nothing else, or the standard Gelu. ``attention_node``: attention stays
-    one node, or becomes MatMul, Softmax, MatMul for a parser that does not know it. Weights that the precision leaves
-    as they are stay in the canonical file, to which the folder holds a symbolic link; converted ones are written
-    beside the graph. (A hard link would make onnxruntime and onnx refuse the canonical file as well, for having two
-    names.)
+    ``plugin``: each GELU is the plugin and nothing else, or the standard Gelu. Attention stays one node where the
+    precision allows it and the parser knows it. Weights that the precision leaves as they are stay in the canonical
+    file, to which the folder holds a symbolic link; converted ones are written beside the graph. (A hard link would
+    make onnxruntime and onnx refuse the canonical file as well, for having two names.)
 
     Raises: PassError if the file is not a canonical one.
     """
@@ -48,7 +47,7 @@ def derive_engine_model(
     op = andrea_gelu()
     gelu_layers = tuple(str(node.name) for node in gelu_nodes(graph_model, op))
     run_passes(graph_model, MixedPrecision(precision), PluginGelu(op) if plugin else NativeGelu(op))
-    if not attention_node:
+    if not (parser_knows_attention and precision.attention_node):
         run_passes(graph_model, DecomposeAttention())
     _link_unchanged(graph_model.graph, folder)
     _write_converted(graph_model.graph, folder, f"{precision.name}.data")

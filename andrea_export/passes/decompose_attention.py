@@ -1,4 +1,4 @@
-"""Attention spelled out, for parsers that do not know the Attention node (TensorRT before 10.14)."""
+"""Attention spelled out with fp32 scores: for fp16, and for parsers without Attention (TensorRT before 10.14)."""
 
 from __future__ import annotations
 
