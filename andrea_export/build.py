@@ -1,55 +1,22 @@
 """The build: checkpoint → canonical ONNX → plugin → engines → validation → sealed bundle.
 
-A step is reused if nothing it is made from changed.
-
-Owns the order of the steps and what each is made from; every step's work is another file's.
+Owns what is built (targets that this machine can, or an error) and where; ``pipeline.py`` owns the steps.
 """
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from andrea_export.backends import engine_backend
-from andrea_export.backends.base import EngineRequest
-from andrea_export.bundle import (
-    MANIFEST,
-    MODEL,
-    PLUGIN,
-    REPORT,
-    WEIGHTS,
-    EngineEntry,
-    Manifest,
-    PluginFacts,
-    file_entry,
-    machine_facts,
-    open_bundle,
-    seal,
-)
-from andrea_export.checkpoint import LoadedModel, WeightsOrigin, load_model, resolve_origin
+from andrea_export.bundle import MANIFEST, Manifest, open_bundle
+from andrea_export.checkpoint import resolve_origin
 from andrea_export.errors import AndreaError, BackendUnavailable
-from andrea_export.operators import andrea_gelu
+from andrea_export.pipeline import Pipeline, StepOutcome
 from andrea_export.progress import Progress
-from andrea_export.recipe import EngineTarget, PrecisionName, Recipe, Target
-from andrea_export.report import Report, report_as_json, report_from_json
+from andrea_export.recipe import ENGINE_TARGETS, EngineTarget, Recipe, Target
+from andrea_export.report import Report
 from andrea_export.staging import check_output, staged
-from andrea_export.steps import installed_versions, step_key, tool_sha256
-from andrea_model.config import AndreaConfig
-
-ENGINE_TARGETS: tuple[EngineTarget, ...] = ("tensorrt", "tensorrt-rtx")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
-    """How one step of a build went."""
-
-    name: str
-    reused: bool
-    why: str
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +43,7 @@ def build_bundle(
     targets, left_out = _targets(recipe)
     previous = _previous(output) if not force else None
     with staged(output) as staging:
-        run = _Run(
+        run = Pipeline(
             folder=staging.folder,
             output=output,
             recipe=recipe,
@@ -93,234 +60,6 @@ def build_bundle(
     return BuildResult(
         bundle=output, steps=tuple(run.outcomes), report=report, manifest=manifest, left_out=tuple(left_out)
     )
-
-
-@dataclass(slots=True, kw_only=True)
-class _Run:
-    """One build in progress: where it writes, what it knows, what came before."""
-
-    folder: Path
-    output: Path
-    recipe: Recipe
-    checkpoint: Path | None
-    config: AndreaConfig
-    origin: WeightsOrigin
-    targets: tuple[Target, ...]
-    cache_dir: Path
-    progress: Progress
-    previous: Manifest | None
-    keys: dict[str, str] = field(default_factory=dict)
-    outcomes: list[StepOutcome] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    """Files of the earlier bundle that are still good."""
-    _loaded: LoadedModel | None = None
-    weights_sha256: dict[str, str] = field(default_factory=dict)
-
-    def all_steps(self) -> tuple[Manifest, Report]:
-        """Runs or reuses every step and seals the folder; where nothing changed, returns the earlier manifest."""
-        self._onnx()
-        plugin = self._plugin() if any(target != "onnx" for target in self.targets) else None
-        engines = tuple(self._engines(plugin))
-        report = self._validation(engines)
-        recipe = replace(self.recipe, preset=self.origin.preset, targets=self.targets)
-        all_reused = all(outcome.reused for outcome in self.outcomes)
-        if self.previous is not None and all_reused and self.previous.recipe == recipe:
-            return self.previous, report
-        self._take_kept_files()
-        manifest = Manifest(
-            verdict=report.verdict,
-            config=self.config,
-            origin=self.origin,
-            recipe=recipe,
-            files={
-                file.relative_to(self.folder).as_posix(): file_entry(file)
-                for file in sorted(self.folder.rglob("*"))
-                if file.is_file()
-            },
-            weights_sha256=self.weights_sha256,
-            plugin=plugin,
-            engines=engines,
-            target_gpus=_target_gpus(plugin, engines),
-            steps=self.keys,
-            versions=installed_versions(),
-            machine=machine_facts(),
-        )
-        seal(self.folder, manifest)
-        return manifest, report
-
-    def _onnx(self) -> None:
-        def make() -> None:
-            from andrea_export.canonical import export_canonical
-            from andrea_export.weights import hashes_from_model
-
-            export_canonical(self._model(), self.folder)
-            self.weights_sha256 = hashes_from_model(self._model().model)
-
-        key = step_key(
-            step="onnx",
-            config=self.config,
-            origin=self.origin,
-            tool=tool_sha256(),
-            versions=installed_versions(),
-        )
-        if self._step("onnx", key, (MODEL, WEIGHTS), make):
-            assert self.previous is not None
-            self.weights_sha256 = dict(self.previous.weights_sha256)
-
-    def _plugin(self) -> PluginFacts:
-        """The plugin library, from the cache if its sources and compilers are the same."""
-        from andrea_export.plugins import build_plugin_library, check_library
-
-        name = "plugin"
-        self.progress.start(name)
-        begin = time.perf_counter()
-        built = build_plugin_library(
-            self.cache_dir,
-            architectures=self.recipe.cuda_architectures,
-            on_line=lambda line: self.progress.detail(name, line),
-        )
-        check_library(built.library, andrea_gelu())
-        target = self.folder / PLUGIN
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(built.library, target)
-        self.keys[name] = built.key
-        if self._is_reusable(name, built.key, (PLUGIN,)):
-            self._finish(name, True, "its sources, compilers and architectures are the same", begin)
-        else:
-            self._finish(name, False, "made: taken from the cache" if built.reused else "made: compiled", begin)
-        return PluginFacts(
-            sources_sha256=built.sources_sha256,
-            nvcc_version=built.nvcc_version,
-            host_compiler=built.host_compiler,
-            architectures=tuple(built.architectures),
-        )
-
-    def _engines(self, plugin: PluginFacts | None) -> Sequence[EngineEntry]:
-        wanted = [
-            (target, precision, native)
-            for target in ENGINE_TARGETS
-            if target in self.targets
-            for precision in self.recipe.precisions
-            for native in ((False, True) if self.recipe.native_twin else (False,))
-        ]
-        return [self._engine(target, precision, native) for target, precision, native in wanted]
-
-    def _engine(self, target: EngineTarget, precision: PrecisionName, native: bool) -> EngineEntry:
-        file = f"engines/{target}-{precision}{'-native' if native else ''}.plan"
-        name = f"engine {Path(file).stem}"
-        made: list[EngineEntry] = []
-
-        def make() -> None:
-            (self.folder / file).parent.mkdir(exist_ok=True)
-            request = EngineRequest(
-                model=self.folder / MODEL,
-                config=self.config,
-                target=target,
-                precision=precision,
-                profile=self.recipe.profile,
-                tf32=self.recipe.tf32,
-                plugin_library=None if native else self.folder / PLUGIN,
-                timeout_s=self.recipe.engine_timeout_s,
-                output=self.folder / file,
-            )
-            facts = engine_backend(target).build(request, self.progress)
-            made.append(EngineEntry(file=file, native_twin=native, facts=facts))
-
-        key = step_key(
-            step=name,
-            onnx=self.keys["onnx"],
-            plugin=None if native else self.keys["plugin"],
-            target=target,
-            precision=precision,
-            profile=self.recipe.profile,
-            tf32=self.recipe.tf32,
-        )
-        if self._step(name, key, (file,), make):
-            assert self.previous is not None
-            return next(entry for entry in self.previous.engines if entry.file == file)
-        return made[0]
-
-    def _validation(self, engines: Sequence[EngineEntry]) -> Report:
-        made: list[Report] = []
-
-        def make() -> None:
-            from andrea_export.validate import validate_files
-
-            report = validate_files(
-                self.folder,
-                self._model(),
-                engines=engines,
-                weights_sha256=self.weights_sha256,
-                weights_from=f"checkpoint {self.checkpoint.name}" if self.checkpoint else f"seed {self.origin.seed}",
-                cache_dir=self.cache_dir,
-                progress=self.progress,
-            )
-            (self.folder / REPORT).write_text(report_as_json(report), encoding="utf-8")
-            made.append(report)
-
-        key = step_key(
-            step="validate",
-            made_of=dict(self.keys),
-            can_run={target: engine_backend(target).can_run().available for target in self.targets if target != "onnx"},
-        )
-        if self._step("validate", key, (REPORT,), make):
-            return report_from_json(self.output / REPORT)
-        return made[0]
-
-    def _step(self, name: str, key: str, files: Sequence[str], make: Callable[[], None]) -> bool:
-        """Takes the step's files from the previous bundle if made from the same, else makes them; True if taken."""
-        self.keys[name] = key
-        self.progress.start(name)
-        begin = time.perf_counter()
-        if self._is_reusable(name, key, files):
-            self.kept.extend(files)
-            self._finish(name, True, "nothing it is made from has changed", begin)
-            return True
-        why = self._why_not(name, key)
-        self._take_kept_files()
-        make()
-        self._finish(name, False, why, begin)
-        return False
-
-    def _is_reusable(self, name: str, key: str, files: Sequence[str]) -> bool:
-        if self.previous is None or self.previous.steps.get(name) != key:
-            return False
-        return all(
-            file in self.previous.files
-            and (self.output / file).is_file()
-            and file_entry(self.output / file) == self.previous.files[file]
-            for file in files
-        )
-
-    def _why_not(self, name: str, key: str) -> str:
-        if self.previous is None:
-            return "made: there was no earlier bundle to reuse"
-        if name not in self.previous.steps:
-            return "made: the earlier bundle has no such step"
-        if self.previous.steps[name] != key:
-            return "made again: what it is made from has changed"
-        return "made again: its files in the earlier bundle are not the ones that were sealed"
-
-    def _take_kept_files(self) -> None:
-        """Copies what is kept of the earlier bundle into the new one, once it is known that there is a new one.
-
-        A hard link would be cheaper, but onnxruntime refuses external weights that have two names.
-        """
-        for file in self.kept:
-            target = self.folder / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self.output / file, target)
-        self.kept.clear()
-
-    def _finish(self, name: str, reused: bool, why: str, begin: float) -> None:
-        seconds = time.perf_counter() - begin
-        self.outcomes.append(StepOutcome(name=name, reused=reused, why=why, seconds=seconds))
-        self.progress.finish(name, f"{'reused: ' if reused else ''}{why} ({seconds:.1f} s)")
-
-    def _model(self) -> LoadedModel:
-        if self._loaded is None:
-            self._loaded = load_model(preset=self.recipe.preset, checkpoint=self.checkpoint, seed=self.recipe.seed)
-        return self._loaded
 
 
 def _targets(recipe: Recipe) -> tuple[tuple[Target, ...], list[str]]:
@@ -368,10 +107,3 @@ def _previous(output: Path) -> Manifest | None:
         return open_bundle(output, verify=False).manifest
     except AndreaError:  # a damaged bundle is replaced, not repaired
         return None
-
-
-def _target_gpus(plugin: PluginFacts | None, engines: Sequence[EngineEntry]) -> tuple[str, ...]:
-    """The compute capabilities the bundle's engines and plugin are for, as ``8.9``."""
-    if plugin is None or not engines:
-        return ()
-    return tuple(f"{name[:-1]}.{name[-1]}" for name in plugin.architectures)

@@ -27,18 +27,31 @@ class DType:
         return self.numpy.itemsize
 
 
-_TP = onnx.TensorProto
+_ONNX = onnx.TensorProto
+
+
+def _row(name: str, numpy: Any, onnx_type: int, torch: str, tensorrt: str, unit_roundoff: float) -> DType:
+    return DType(
+        name=name,
+        numpy=np.dtype(numpy),
+        onnx=onnx_type,
+        torch=torch,
+        tensorrt=tensorrt,
+        unit_roundoff=unit_roundoff,
+    )
+
+
 DTYPES: dict[str, DType] = {
     row.name: row
     for row in (
-        DType(name="fp64", numpy=np.dtype(np.float64), onnx=_TP.DOUBLE, torch="float64", tensorrt="", unit_roundoff=2.0**-53),
-        DType(name="fp32", numpy=np.dtype(np.float32), onnx=_TP.FLOAT, torch="float32", tensorrt="FLOAT", unit_roundoff=2.0**-24),
-        DType(name="fp16", numpy=np.dtype(np.float16), onnx=_TP.FLOAT16, torch="float16", tensorrt="HALF", unit_roundoff=2.0**-11),
-        DType(name="bf16", numpy=np.dtype(ml_dtypes.bfloat16), onnx=_TP.BFLOAT16, torch="bfloat16", tensorrt="BF16", unit_roundoff=2.0**-8),
-        DType(name="int64", numpy=np.dtype(np.int64), onnx=_TP.INT64, torch="int64", tensorrt="INT64", unit_roundoff=0.0),
-        DType(name="bool", numpy=np.dtype(np.bool_), onnx=_TP.BOOL, torch="bool", tensorrt="BOOL", unit_roundoff=0.0),
+        _row("fp64", np.float64, _ONNX.DOUBLE, "float64", "", 2.0**-53),
+        _row("fp32", np.float32, _ONNX.FLOAT, "float32", "FLOAT", 2.0**-24),
+        _row("fp16", np.float16, _ONNX.FLOAT16, "float16", "HALF", 2.0**-11),
+        _row("bf16", ml_dtypes.bfloat16, _ONNX.BFLOAT16, "bfloat16", "BF16", 2.0**-8),
+        _row("int64", np.int64, _ONNX.INT64, "int64", "INT64", 0.0),
+        _row("bool", np.bool_, _ONNX.BOOL, "bool", "BOOL", 0.0),
     )
-}  # fmt: skip
+}
 
 
 def dtype_from_onnx(elem_type: int) -> DType:

@@ -24,6 +24,7 @@ EngineTarget = Literal["tensorrt", "tensorrt-rtx"]
 PrecisionName = Literal["fp32", "fp16", "bf16"]
 
 TARGETS: tuple[Target, ...] = ("onnx", "tensorrt", "tensorrt-rtx")
+ENGINE_TARGETS: tuple[EngineTarget, ...] = ("tensorrt", "tensorrt-rtx")
 PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16")
 
 _STRICT = ConfigDict(extra="forbid")
@@ -80,7 +81,7 @@ class Recipe:
     native_twin: bool = False
     """Also build each engine without the plugin (``<target>-<precision>-native.plan``), for comparison."""
     cuda_architectures: tuple[str, ...] = ("80", "89", "90", "120")
-    """Compute capabilities the plugin holds machine code for: 80 serves 8.6 and 8.7 too; the PTX of 90 serves the rest."""
+    """Compute capabilities the plugin has machine code for: 80 serves 8.6 and 8.7 too; the PTX of 90 the rest."""
     engine_timeout_s: Annotated[int, Field(ge=1)] = 1800
     """An engine build that takes longer is stopped, and is an error."""
 

@@ -29,7 +29,7 @@ def check_output(output: Path) -> None:
     ancestor = _first_existing(output.parent)
     if not ancestor.is_dir():
         raise UsageError(f"output {output}: {ancestor} is a file", hint="name a folder")
-    if not os.access(ancestor, os.W_OK | os.X_OK):
+    if not os.access(ancestor, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(
             f"output {output}: {ancestor} is not writable", hint="choose another folder, or its permissions"
         )

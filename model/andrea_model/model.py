@@ -35,6 +35,17 @@ class Linear(nn.Module):
         return torch.matmul(x, self.weight) + self.bias
 
 
+class Embedding(nn.Module):
+    """One row of the table for every id."""
+
+    def __init__(self, num_rows: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_rows, d_model))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight)
+
+
 class LayerNorm(nn.Module):
     """gamma · (x − mean) / sqrt(var + epsilon) + beta over the last axis; biased variance."""
 
@@ -156,8 +167,8 @@ class Andrea(nn.Module):
     def __init__(self, config: AndreaConfig) -> None:
         super().__init__()
         self.config = config
-        self.token_embed = nn.Embedding(config.vocab_size, config.d_model)
-        self.position_embed = nn.Embedding(config.n_ctx, config.d_model)
+        self.token_embed = Embedding(config.vocab_size, config.d_model)
+        self.position_embed = Embedding(config.n_ctx, config.d_model)
         self.embed_residual = Residual()
         self.mask = Mask()
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
 from andrea_export.bundle import MODEL, WEIGHTS, file_entry, open_bundle, seal
 from andrea_export.errors import BundleError
 from andrea_export.progress import Silent
 from andrea_export.report import Report, report_as_json, report_from_json
 from andrea_export.validate import validate_bundle
-from onnx import TensorProto, helper, numpy_helper
 
 Fault = Callable[[onnx.ModelProto], None]
 
@@ -203,4 +204,4 @@ def test_float_types_of_a_row_follow_the_value(bundle: Path, cache_dir: Path) ->
     report = validated(bundle, cache_dir)
     mask = next(row for row in report.layers if row.name == "mask")
     assert mask.budget == {"max_abs": 0.0, "relative_l2": 0.0}
-    assert TensorProto.BOOL == helper.np_dtype_to_tensor_dtype(np.dtype(bool))
+    assert helper.np_dtype_to_tensor_dtype(np.dtype(bool)) == TensorProto.BOOL

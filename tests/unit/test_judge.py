@@ -1,0 +1,106 @@
+"""Metrics and verdicts: the figures against plain numpy, and everything that must never pass."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from andrea_export.judge import K, budget_of, verdict_of
+from andrea_export.metrics import ErrorSums
+from andrea_export.report import Candidate, Check, LayerRow, Report
+
+
+def sums(reference: object, candidate: object) -> ErrorSums:
+    result = ErrorSums()
+    result.add(np.asarray(reference, np.float64), np.asarray(candidate, np.float64))
+    return result
+
+
+@given(hnp.arrays(np.float64, (2, 7), elements=st.floats(-1e6, 1e6)))
+def test_sums_over_two_runs_are_those_of_one_long_run(pair: np.ndarray) -> None:
+    reference, candidate = pair
+    split = ErrorSums()
+    split.add(reference[:3], candidate[:3])
+    split.add(reference[3:], candidate[3:])
+    whole = sums(reference, candidate)
+    assert split.max_abs == whole.max_abs == np.abs(candidate - reference).max()
+    assert split.relative_l2 == pytest.approx(whole.relative_l2)
+    assert split.num_values == whole.num_values == 7
+
+
+def test_relative_l2_and_cosine() -> None:
+    error = sums([3.0, 4.0], [3.0, 4.5])
+    assert error.relative_l2 == pytest.approx(0.1)
+    assert error.cosine == pytest.approx((9 + 18) / (5 * math.hypot(3, 4.5)))
+    assert sums([0.0], [0.0]).relative_l2 == 0.0
+    assert sums([0.0], [1.0]).relative_l2 == math.inf
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate"),
+    [
+        ([1.0, math.nan], [1.0, math.nan]),
+        ([1.0, math.inf], [1.0, math.inf]),
+        ([1.0, 2.0], [1.0, math.nan]),
+        ([], []),
+        ([0.0], [1e-30]),
+    ],
+)
+def test_what_must_never_pass(reference: list[float], candidate: list[float]) -> None:
+    exact = sums(np.zeros(1), np.zeros(1))
+    assert verdict_of(sums(reference, candidate), budget_of(exact, "fp32")) == "fail"
+
+
+def test_the_budget_is_torchs_error_or_one_rounding() -> None:
+    torch_error = sums([1.0, 8.0], [1.0, 8.001])
+    assert budget_of(torch_error, "fp32")["max_abs"] == pytest.approx(K * 0.001)
+    exact = sums([1.0, 8.0], [1.0, 8.0])
+    assert budget_of(exact, "fp32") == {"max_abs": K * 2.0**-24 * 8.0, "relative_l2": K * 2.0**-24}
+    assert budget_of(exact, "bool") == {"max_abs": 0.0, "relative_l2": 0.0}
+
+
+def test_the_boundary_is_part_of_the_budget() -> None:
+    error = sums([1.0], [1.5])
+    assert verdict_of(error, {"max_abs": 0.5, "relative_l2": 0.5}) == "pass"
+    assert verdict_of(error, {"max_abs": np.nextafter(0.5, 0), "relative_l2": 0.5}) == "fail"
+    assert verdict_of(error, {"max_abs": 0.5, "relative_l2": np.nextafter(0.5, 0)}) == "fail"
+
+
+def report(
+    *, candidates: tuple[Candidate, ...] = (), checks: tuple[Check, ...] = (), layers: tuple[LayerRow, ...] = ()
+) -> Report:
+    return Report(
+        reference={}, inputs={}, candidates=candidates, checks=checks, layers=layers, layer_order=("first", "second")
+    )
+
+
+def row(name: str, verdict: str) -> LayerRow:
+    return LayerRow(name=name, candidate="c", verdict=verdict, metrics={}, budget={})  # type: ignore[arg-type]
+
+
+def test_nothing_measured_is_no_pass() -> None:
+    assert report().verdict == "fail"
+    assert report(candidates=(Candidate(name="c", verdict="not-measured", reason="needs a GPU"),)).verdict == "fail"
+
+
+def test_not_measured_beside_a_pass_does_not_fail() -> None:
+    passed = Candidate(name="a", verdict="pass")
+    assert report(candidates=(passed, Candidate(name="b", verdict="not-measured"))).verdict == "pass"
+
+
+def test_one_failure_anywhere_fails_the_whole() -> None:
+    passed = Candidate(name="a", verdict="pass")
+    assert report(candidates=(passed, Candidate(name="b", verdict="fail"))).verdict == "fail"
+    assert report(candidates=(passed,), checks=(Check(name="files", verdict="fail", detail=""),)).verdict == "fail"
+    assert report(candidates=(passed,), layers=(row("first", "fail"),)).verdict == "fail"
+
+
+def test_the_first_failure_is_first_in_model_order_whatever_named_it() -> None:
+    weights = Check(name="weights", verdict="fail", detail="", layer="first")
+    assert report(layers=(row("second", "fail"),), checks=(weights,)).first_failure == "first"
+    assert report(layers=(row("second", "pass"),)).first_failure is None

@@ -1,0 +1,136 @@
+"""Output is whole or not there: refusals before work, no trace of a failure, an old bundle kept through a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from andrea_export.bundle import MANIFEST
+from andrea_export.errors import UsageError
+from andrea_export.staging import check_output, staged
+
+
+def old_bundle(path: Path) -> Path:
+    path.mkdir()
+    (path / MANIFEST).write_text("old")
+    return path
+
+
+def test_a_new_output_appears_whole(tmp_path: Path) -> None:
+    output = tmp_path / "deep" / "down" / "bundle"
+    with staged(output) as staging:
+        (staging.folder / "file").write_text("x")
+        assert not output.exists()
+    assert (output / "file").read_text() == "x"
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_a_failure_leaves_no_trace_and_the_old_bundle(tmp_path: Path) -> None:
+    output = old_bundle(tmp_path / "bundle")
+    with pytest.raises(RuntimeError), staged(output) as staging:
+        (staging.folder / "file").write_text("x")
+        raise RuntimeError
+    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
+    assert (output / MANIFEST).read_text() == "old"
+
+
+def test_a_failure_removes_the_parents_it_made(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), staged(tmp_path / "deep" / "down" / "bundle"):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_still_good_is_not_touched(tmp_path: Path) -> None:
+    output = old_bundle(tmp_path / "bundle")
+    before = (output / MANIFEST).stat()
+    with staged(output) as staging:
+        staging.replaces = False
+    after = (output / MANIFEST).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_killed_build_leaves_the_old_bundle_and_the_next_one_clears_up(tmp_path: Path) -> None:
+    output = old_bundle(tmp_path / "bundle")
+    program = (
+        "import sys, time; from pathlib import Path; from andrea_export.staging import staged\n"
+        "with staged(Path(sys.argv[1])) as s:\n"
+        "    (s.folder / 'half').write_text('x'); print('ready', flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, str(output)], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert (output / MANIFEST).read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+    with staged(output) as staging:
+        (staging.folder / MANIFEST).write_text("new")
+    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
+    assert (output / MANIFEST).read_text() == "new"
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    """Then the old bundle lies beside its place: the next build puts it back before it starts."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    old_bundle(tmp_path / f".bundle.old-{dead.pid}")
+    output = tmp_path / "bundle"
+    with pytest.raises(RuntimeError), staged(output):
+        assert (output / MANIFEST).read_text() == "old"
+        raise RuntimeError
+    assert (output / MANIFEST).read_text() == "old"
+
+
+def test_a_build_in_progress_is_not_cleared(tmp_path: Path) -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        other = tmp_path / f".bundle.building-{sleeper.pid}"
+        other.mkdir()
+        with staged(tmp_path / "bundle"):
+            assert other.is_dir()
+        assert other.is_dir()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_outputs_that_would_destroy_something_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    for output, message in (
+        (file, "is a file"),
+        (folder, "other things in it"),
+        (file / "below", "is a file"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            check_output(output)
+        assert caught.value.hint
+    check_output(tmp_path / "new" / "folder")
+    check_output(old_bundle(tmp_path / "bundle"))
+
+
+def test_a_folder_without_write_permission_is_refused() -> None:
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)  # nobody: root may write anywhere
+    try:
+        with pytest.raises(UsageError, match="/ is not writable"):
+            check_output(Path("/bundle"))
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_an_output_that_cannot_be_made_is_one_clear_error() -> None:
+    with pytest.raises(UsageError, match="cannot be written"), staged(Path("/proc/bundle")):
+        raise AssertionError("nothing can be built there")
