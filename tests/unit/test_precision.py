@@ -67,7 +67,7 @@ def test_types_of_modules(module: str, dtype: str) -> None:
     assert PRECISIONS["fp32"].module_dtype(module) == "fp32"
 
 
-# --- activations of 300 ------------------------------------------------------------------------------------------------
+# --- activations of 300 -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ def loud(tmp_path_factory: pytest.TempPathFactory) -> Loud:
     for block in range(config.n_layer):
         qkv = normal(f"blocks.{block}.attn.qkv.weight", 150.0 * per_input)
         d_model = config.d_model
-        # Keys equal to queries: each token's score with itself is |q|²/sqrt(D), far beyond fp16, and far above the rest.
+        # Keys equal to queries: each token's score with itself is |q|²/sqrt(D), far beyond fp16, and far above the
+        # rest.
         qkv[:, d_model : 2 * d_model] = qkv[:, :d_model]
         qkv[:, 2 * d_model :] *= 1 / 150.0
         normal(f"blocks.{block}.attn.proj.weight", per_input)
@@ -170,10 +171,10 @@ def _relative_l2(candidate: npt.NDArray[Any], reference: npt.NDArray[Any]) -> fl
     return float(np.linalg.norm(difference) / np.linalg.norm(reference.astype(np.float64)))
 
 
-# One rounding to fp16 changes a tensor by at most u = 2^-11 in relative L2, and independent roundings add in quadrature.
-# A block makes 13 on the way to its output: its input to each sublayer (2), four weights, qkv, softmax weights, context,
-# attn.proj, fc, gelu, mlp.proj. No layer here amplifies them: softmax has one clear winner, the GELU is linear or flat
-# almost everywhere, the residual adds.
+# One rounding to fp16 changes a tensor by at most u = 2^-11 in relative L2, and independent roundings add in
+# quadrature. A block makes 13 on the way to its output: its input to each sublayer (2), four weights, qkv, softmax
+# weights, context, attn.proj, fc, gelu, mlp.proj. No layer here amplifies them: softmax has one clear winner, the
+# GELU is linear or flat almost everywhere, the residual adds.
 ROUNDINGS_PER_BLOCK = 13
 
 
@@ -205,7 +206,8 @@ def test_fp16_rule_holds_at_300(loud: Loud, tmp_path: Path) -> None:
 
 def test_naive_fp16_does_not_survive_300(loud: Loud, tmp_path: Path) -> None:
     layers = _evaluate(_tapped(loud, tmp_path, NativeGelu(andrea_gelu()), AllHalf()), loud)
-    # The squares overflow in the very first LayerNorm, whose result is then 0: finite, and nothing of the model is left.
+    # The squares overflow in the very first LayerNorm, whose result is then 0: finite, and nothing of the model is
+    # left.
     for name in ("blocks.0.ln_1", "logits"):
         assert not _relative_l2(layers[name], loud.layers[name]) <= _bound(loud.config), name
         assert np.count_nonzero(layers[name]) == 0
