@@ -276,4 +276,5 @@ def _target_gpus(plugin: PluginFacts | None, engines: Sequence[EngineEntry]) -> 
     """The compute capabilities the bundle's engines and plugin are for, as ``8.9``."""
     if plugin is None or not engines:
         return ()
-    return tuple(f"{name[:-1]}.{name[-1]}" for name in plugin.architectures)
+    numbers = [name.split("-")[0] for name in plugin.architectures]  # "80-real" is machine code only
+    return tuple(f"{number[:-1]}.{number[-1]}" for number in numbers)

@@ -80,8 +80,8 @@ class Recipe:
     """Let fp32 engines round their matrix inputs to TF32. Off, so that fp32 means fp32."""
     native_twin: bool = False
     """Also build each engine without the plugin (``<target>-<precision>-native.plan``), for comparison."""
-    cuda_architectures: tuple[str, ...] = ("80", "89", "90", "120")
-    """Compute capabilities the plugin has machine code for: 80 serves 8.6 and 8.7 too; the PTX of 90 the rest."""
+    cuda_architectures: tuple[str, ...] | None = None
+    """GPUs the plugin is compiled for, as CMake names them; left out: those of ``plugins/architectures.json``."""
     engine_timeout_s: Annotated[int, Field(ge=1)] = 1800
     """An engine build that takes longer is stopped, and is an error."""
 

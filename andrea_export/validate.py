@@ -165,7 +165,12 @@ def _measure_mixed(model: Path, precision: PrecisionName, config: AndreaConfig, 
         return Candidate(name=name, verdict="not-measured", reason=reason, precision=precision), ()
     with tempfile.TemporaryDirectory(prefix="andrea-") as folder:
         derived = derive_engine_model(
-            model, precision=PRECISIONS[precision], plugin=False, attention_node=True, folder=Path(folder)
+            model,
+            precision=PRECISIONS[precision],
+            plugin=False,
+            parser_knows_attention=True,
+            folder=Path(folder),
+            self_contained=True,
         )
         return _measure_onnx(name, derived.path, precision, config, reference)
 

@@ -32,14 +32,21 @@ class EngineModel:
 
 
 def derive_engine_model(
-    model: Path, *, precision: Precision, plugin: bool, parser_knows_attention: bool, folder: Path
+    model: Path,
+    *,
+    precision: Precision,
+    plugin: bool,
+    parser_knows_attention: bool,
+    folder: Path,
+    self_contained: bool = False,
 ) -> EngineModel:
     """Writes the engine's ``model.onnx`` into the folder, which must outlive its use and is not part of a bundle.
 
     ``plugin``: each GELU is the plugin and nothing else, or the standard Gelu. Attention stays one node where the
     precision allows it and the parser knows it. Weights that the precision leaves as they are stay in the canonical
     file, to which the folder holds a symbolic link; converted ones are written beside the graph. (A hard link would
-    make onnxruntime and onnx refuse the canonical file as well, for having two names.)
+    make onnxruntime and onnx refuse the canonical file as well, for having two names.) ``self_contained`` writes all
+    weights into the folder instead: onnxruntime follows no link out of it.
 
     Raises: PassError if the file is not a canonical one.
     """
@@ -49,10 +56,14 @@ def derive_engine_model(
     run_passes(graph_model, MixedPrecision(precision), PluginGelu(op) if plugin else NativeGelu(op))
     if not (parser_knows_attention and precision.attention_node):
         run_passes(graph_model, DecomposeAttention())
-    _link_unchanged(graph_model.graph, folder)
-    _write_converted(graph_model.graph, folder, f"{precision.name}.data")
     path = folder / "model.onnx"
-    ir.save(graph_model, path)
+    weights = f"{precision.name}.data"
+    if self_contained:
+        ir.save(graph_model, path, external_data=weights, size_threshold_bytes=_EXTERNAL_THRESHOLD_BYTES)
+    else:
+        _link_unchanged(graph_model.graph, folder)
+        _write_converted(graph_model.graph, folder, weights)
+        ir.save(graph_model, path)
     return EngineModel(path=path, gelu_layers=gelu_layers)
 
 
