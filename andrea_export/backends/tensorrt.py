@@ -85,7 +85,7 @@ class _TensorRT:
         PluginError (a library without the plugin), BuildError (failed, crashed, out of time or memory, unproven).
         """
         start = time.monotonic()
-        step = request.output.stem
+        step = f"engine {request.output.stem}"
         self._require(self.can_build(), f"build {request.target} engines")
         precision = PRECISIONS[request.precision]
         shapes = profile_shapes(request.config, precision, request.profile)

@@ -86,6 +86,11 @@ class Child:
         finally:
             os.close(write_end)
 
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._process.pid
+
     def ask(self, verb: str, arguments: Mapping[str, Any], *, timeout_s: float, detail: Detail) -> dict[str, Any]:
         """The worker's answer to one request. ``detail`` is told what it says meanwhile.
 
@@ -189,9 +194,11 @@ class Child:
     def _death(self) -> AndreaError:
         """Why the worker is gone, as one error."""
         deadline = time.monotonic() + _LAST_BREATH_S
-        while not self._has_ended() and time.monotonic() < deadline:
+        while not (ended := self._has_ended()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         self._kill()
+        if not ended:
+            return self.failure(f"{self.product} stopped answering while {self._doing}", hint=self._hint(None))
         code = self._process.returncode
         peak = f"its memory had reached {self.peak_memory_bytes / 2**30:.2f} GiB"
         if code == -signal.SIGKILL:
@@ -223,8 +230,12 @@ class Child:
 
 
 def _condensed(errors: Sequence[str]) -> str:
-    """Different error messages in the order they came, on one line."""
-    return " | ".join(dict.fromkeys(" ".join(error.split()) for error in errors))
+    """Different error messages in the order they came, on one line.
+
+    Where there is no GPU, any error is followed by one about CUDA, which is left out unless it is the only one.
+    """
+    different = list(dict.fromkeys(" ".join(error.split()) for error in errors))
+    return " | ".join([error for error in different if "cudaError" not in error] or different)
 
 
 def _one_line(text: str, limit: int) -> str:
