@@ -1,0 +1,98 @@
+"""The recipe: defaults, what is refused, and that what is stored says everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from andrea_export.errors import UsageError
+from andrea_export.recipe import Recipe, recipe_as_mapping, recipe_from_mapping, recipe_from_toml
+
+
+def test_the_empty_recipe_is_the_default() -> None:
+    assert recipe_from_mapping({}, where="test") == Recipe()
+
+
+def test_the_default_profile_is_the_models_context() -> None:
+    profile = Recipe().profile
+    assert (profile.batch.min, profile.batch.opt, profile.batch.max) == (1, 1, 8)
+    assert (profile.sequence.min, profile.sequence.opt, profile.sequence.max) == (1, 128, 1024)
+    assert (profile.past.min, profile.past.opt, profile.past.max) == (0, 128, 1023)
+
+
+def test_fp32_means_fp32() -> None:
+    assert Recipe().tf32 is False
+
+
+def test_a_stored_recipe_is_the_recipe() -> None:
+    recipe = recipe_from_mapping(
+        {
+            "preset": "andrea-tiny",
+            "targets": ["onnx", "tensorrt-rtx"],
+            "precisions": ["fp16"],
+            "native_twin": True,
+            "profile": {"batch": {"min": 1, "opt": 2, "max": 4}},
+        },
+        where="test",
+    )
+    stored = recipe_as_mapping(recipe)
+    assert set(stored) == set(Recipe.__dataclass_fields__)
+    assert recipe_from_mapping(stored, where="stored") == recipe
+
+
+def test_a_file_is_read_as_toml(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('preset = "andrea-tiny"\n[profile.batch]\nmin = 1\nopt = 1\nmax = 2\n')
+    keys = recipe_from_toml(path)
+    assert recipe_from_mapping(keys, where="file").profile.batch.max == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"colour": 1}, "unknown key 'colour'"),
+        ({"profile": {"depth": 1}}, "unknown key 'profile.depth'"),
+        ({"targets": []}, "targets is empty"),
+        ({"precisions": ["fp32", "fp32"]}, "precisions names one value twice"),
+        ({"targets": ["coreml"]}, "targets.*'coreml'"),
+        ({"precisions": ["fp8"]}, "precisions.*'fp8'"),
+        ({"seed": -1}, "seed: .*-1"),
+        ({"seed": "many"}, "seed: .*'many'"),
+        ({"tf32": "perhaps"}, "tf32: .*'perhaps'"),
+        ({"engine_timeout_s": 0}, "engine_timeout_s: .*0"),
+        ({"profile": {"past": {"min": 3, "opt": 2, "max": 1}}}, "min 3, opt 2, max 1 are not in rising order"),
+        ({"profile": {"batch": {"min": 0, "opt": 1, "max": 1}}}, "batch.min is 0"),
+        ({"profile": {"batch": {"min": 1}}}, "profile.batch.opt: .*required"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_by_key(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=f"^here: .*{text}") as caught:
+        recipe_from_mapping(values, where="here")
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint is not None
+
+
+def test_every_problem_is_in_one_error() -> None:
+    with pytest.raises(UsageError) as caught:
+        recipe_from_mapping({"colour": 1, "seed": -1, "precisions": []}, where="here")
+    assert "'colour'" in str(caught.value)
+    assert "seed" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"), [(b"preset = ", "is not TOML"), (b"\xff\xfe", "is not TOML"), (b"a = 1\na = 2\n", "is not TOML")]
+)
+def test_a_file_that_is_no_toml(tmp_path: Path, body: bytes, text: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(body)
+    with pytest.raises(UsageError, match=text):
+        recipe_from_toml(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        recipe_from_toml(tmp_path / "absent.toml")
+    with pytest.raises(UsageError, match="Is a directory"):
+        recipe_from_toml(tmp_path)
