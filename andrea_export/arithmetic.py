@@ -94,22 +94,24 @@ def parameter_counts(config: AndreaConfig) -> ParameterCounts:
 def arithmetic_lines(config: AndreaConfig) -> tuple[str, ...]:
     """The arithmetic in sentences: the lesson's groups, the exact count, and how the public figures relate to it."""
     counts = parameter_counts(config)
-    width, hidden = config.d_model, config.mlp_dim
+    width, hidden, blocks = config.d_model, config.mlp_dim, config.n_layer
     lines = [
-        f"W_1 [{width}, {hidden}] and W_2 [{hidden}, {width}]: {counts.w_1:,} each",
-        f"MLP per block: {counts.mlp_matrices:,} without biases; {config.n_layer} blocks: {counts.all_mlp_matrices:,}",
-        f"attention per block: {counts.attention_matrices:,} without biases",
-        f"trunk ({config.n_layer} blocks, matrices only): {counts.trunk:,}",
-        f"token embedding {config.vocab_size} × {width}: {counts.token_embedding:,}, one matrix for input and output; "
-        f"counted twice, as the lesson does: {2 * counts.token_embedding:,}",
-        f"position embedding {config.n_ctx} × {width}: {counts.position_embedding:,}",
+        f"W_1 [{width}, {hidden}] and W_2 [{hidden}, {width}]: {_both(counts.w_1)} each",
+        f"MLP per block: {_both(counts.mlp_matrices)} without biases; "
+        f"{blocks} blocks: {_both(counts.all_mlp_matrices)}",
+        f"attention per block: {_both(counts.attention_matrices)} without biases",
+        f"trunk ({blocks} blocks, matrices only): {_both(counts.trunk)}",
+        f"token embedding {config.vocab_size} × {width}: {_both(counts.token_embedding)}, one matrix for input and "
+        f"output; counted twice, as the lesson does: {_both(2 * counts.token_embedding)}",
+        f"position embedding {config.n_ctx} × {width}: {_both(counts.position_embedding)}",
         f"biases: {counts.biases:,}",
-        f"LayerNorms (2 a block and the final one: {2 * config.n_layer + 1}): {counts.layer_norms:,}",
+        f"LayerNorms (2 a block and the final one: {2 * blocks + 1}): {counts.layer_norms:,}",
         f"exact, with tied weights, biases and affine LayerNorms: {counts.exact:,}",
         f"with an untied head, no biases and no LayerNorm parameters: {counts.untied_matrices:,}",
     ]
     if config == PRESETS["andrea-120m"]:
         lines += [
+            "the lesson rounds the groups above to 2.36M, 4.72M, 56.6M, a trunk of 85M and embeddings of 13M",
             f"the public card's 98.7M is that last figure: exact {counts.exact:,} + a second "
             f"{counts.token_embedding:,} for the head − biases {counts.biases:,} − LayerNorms {counts.layer_norms:,} = "
             f"{counts.untied_matrices:,}",
@@ -117,3 +119,11 @@ def arithmetic_lines(config: AndreaConfig) -> tuple[str, ...]:
             f"{counts.untied_everything:,}; 120M is {LESSON_NAME_120M - counts.exact:,} more than the exact count",
         ]
     return tuple(lines)
+
+
+def _both(number: int) -> str:
+    """Exactly, and to the three digits a lesson rounds to: ``2,359,296 (2.36M)``."""
+    if number < 1_000_000:
+        return f"{number:,}"
+    millions = f"{number / 1e6:.3g}"
+    return f"{number:,} ({millions}M)"

@@ -152,7 +152,7 @@ def _inspect_checkpoint(path: Path) -> Inspection:
         preset=_preset_of(config),
         weights="the weights are in this file; whether it was trained, it does not say",
         num_parameters=sum(_product(shape) for shape in shapes.values()),
-        outputs=tuple(
+        tensors=tuple(
             TensorFact(name=name, dtype=dtype, dims=shape) for name, (dtype, shape) in header.tensors.items()
         ),
         made_by={key: value for key, value in header.metadata.items() if key != "andrea.config"},

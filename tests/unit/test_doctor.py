@@ -1,0 +1,141 @@
+"""The doctor: what is missing is named, with the command that brings it; what is there is shown with its version."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from andrea_export import doctor
+from andrea_export.doctor import DISTRIBUTION, STEP_NAMES, Requirement, StepStatus, examine, requirements
+
+
+def step(name: str) -> StepStatus:
+    return next(entry for entry in examine().steps if entry.name == name)
+
+
+def test_every_step_is_answered() -> None:
+    examination = examine()
+    assert tuple(entry.name for entry in examination.steps) == STEP_NAMES
+    for entry in examination.steps:
+        assert entry.detail, entry.name
+        assert entry.available or entry.hint, f"{entry.name} is missing and nothing says what brings it"
+
+
+def test_this_environment_can_export_and_run_on_the_cpu() -> None:
+    found = {entry.name: entry.available for entry in examine().steps}
+    assert found["export"]
+    assert found["validate"]
+    assert found["run-cpu"]
+
+
+def test_the_base_requirements_are_those_of_the_distribution() -> None:
+    names = {requirement.name for requirement in requirements(None)}
+    assert {"torch", "onnx", "onnx-ir", "typer", "pydantic"} <= names
+    assert "onnxruntime" not in names
+    assert {requirement.name for requirement in requirements("cpu")} == {"onnxruntime"}
+    assert {requirement.name for requirement in requirements("plugin")} >= {"nvidia-cuda-nvcc", "cmake", "ninja"}
+
+
+@pytest.mark.parametrize(
+    ("installed", "specifier", "problem"),
+    [
+        ("2.13.0", ">=2.10", None),
+        ("2.9.1", ">=2.10", "torch is 2.9.1, expected >=2.10"),
+        ("2.10.0a0+git1", ">=2.10", None),
+        ("13.0.88", "==13.0.*", None),
+        ("13.1.0", "==13.0.*", "torch is 13.1.0, expected ==13.0.*"),
+        ("1.7.1.116", "==1.7.1.116", None),
+        ("1.7.1.117", "==1.7.1.116", "torch is 1.7.1.117, expected ==1.7.1.116"),
+        ("0.1", "", None),
+    ],
+)
+def test_versions_are_held_against_what_is_asked(
+    monkeypatch: pytest.MonkeyPatch, installed: str, specifier: str, problem: str | None
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
+    assert Requirement(name="torch", specifier=specifier, extra=None).problem() == problem
+
+
+def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = importlib.metadata.version
+
+    def without_onnx(name: str) -> str:
+        if name in ("onnx", "polygraphy"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_onnx)
+    found = step("export")
+    assert not found.available
+    assert found.detail == "onnx is not installed; polygraphy is not installed"
+    assert found.hint == f"pip install {DISTRIBUTION}"
+    assert not step("build-tensorrt-rtx").available
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from andrea_export.errors import BackendUnavailable
+    from andrea_export.plugins import toolchain
+
+    def absent() -> None:
+        raise BackendUnavailable("no g++", hint="apt-get install g++")
+
+    monkeypatch.setattr(toolchain, "find_gxx", absent)
+    found = step("compile-plugin")
+    assert not found.available
+    assert "g++ is missing" in found.detail
+    assert found.hint == "apt-get install g++"
+
+
+def fake_nvidia_smi(folder: Path, body: str) -> Path:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("body", "available", "detail"),
+    [
+        ("echo 'NVIDIA L4, 580.95.05, 8.9'", True, "NVIDIA L4, 580.95.05, 8.9"),
+        ("echo 'No devices were found'; exit 6", False, "nvidia-smi finds no GPU: No devices were found"),
+        (
+            "echo 'driver/library version mismatch' >&2; exit 18",
+            False,
+            "nvidia-smi finds no GPU: driver/library version mismatch",
+        ),
+        ("exit 0", False, "nvidia-smi finds no GPU: "),
+    ],
+)
+def test_the_gpu_is_what_the_driver_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, available: bool, detail: str
+) -> None:
+    tool = fake_nvidia_smi(tmp_path, body)
+    monkeypatch.setattr(shutil, "which", lambda name: str(tool))
+    found = doctor._gpu()
+    assert (found.available, found.detail) == (available, detail)
+    assert available or found.hint
+
+
+def test_a_driver_that_hangs_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*arguments: object, **options: object) -> None:
+        raise subprocess.TimeoutExpired("nvidia-smi", 20)
+
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert doctor._gpu().detail.startswith("nvidia-smi gave no answer")
+
+
+def test_a_gpu_provider_without_a_gpu_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime-gpu lists its CUDA provider on a machine without a GPU, and then runs on the CPU."""
+    from andrea_export.backends import onnxruntime as backend
+    from andrea_export.backends.base import Availability
+
+    monkeypatch.setattr(backend, "provider_availability", lambda name: Availability(available=True))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert not doctor._provider("cuda").available
+    assert doctor._provider("cpu").available
