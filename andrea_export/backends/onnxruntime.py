@@ -48,7 +48,7 @@ PROVIDERS: dict[str, Provider] = {
             name="tensorrt-rtx",
             ort_name="NvTensorRTRTXExecutionProvider",
             install="pip install 'andrea-export[cpu]' onnxruntime-ep-nv-tensorrt-rtx-cu13",
-            plugin_package="onnxruntime_ep_nv_tensorrt_rtx_cu13",
+            plugin_package="onnxruntime_ep_nv_tensorrt_rtx",
         ),
     )
 }
@@ -149,6 +149,7 @@ def open_session(model: Path, provider: str = "cpu") -> OnnxSession:
 def _open(model: Path, row: Provider, taps: Sequence[str]) -> Any:
     import onnxruntime
 
+    onnxruntime.set_default_logger_severity(_QUIET)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     source: str | bytes = str(model)
@@ -158,8 +159,12 @@ def _open(model: Path, row: Provider, taps: Sequence[str]) -> Any:
     try:
         if row.plugin_package is not None:
             return _open_with_plugin_provider(source, row, options)
-        session = onnxruntime.InferenceSession(source, options, providers=[row.ort_name])
+        session = onnxruntime.InferenceSession(source, options, providers=[row.ort_name], enable_fallback=0)
     except _errors() as error:
+        if row.name != "cpu":  # here it is the provider's libraries that are missing, far more often than the file
+            raise BackendUnavailable(
+                f"provider {row.name}: {_first_line(error)}", hint="run `andrea-export doctor`, or use --provider cpu"
+            ) from error
         raise RunError(f"onnxruntime cannot load {model}: {_first_line(error)}") from error
     got = session.get_providers()
     if got[0] != row.ort_name:

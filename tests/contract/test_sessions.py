@@ -108,7 +108,7 @@ def test_a_provider_that_falls_back_is_an_error(tiny_onnx: Path, monkeypatch: py
     real = onnxruntime.InferenceSession
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(
-        onnxruntime, "InferenceSession", lambda *given, providers: real(*given, providers=["CPUExecutionProvider"])
+        onnxruntime, "InferenceSession", lambda *given, providers, **_: real(*given, providers=["CPUExecutionProvider"])
     )
     with pytest.raises(BackendUnavailable, match="fell back to CPUExecutionProvider"):
         OnnxSession(tiny_onnx, "cuda")
