@@ -217,7 +217,7 @@ def _errors() -> tuple[type[Exception], ...]:
         "Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf",
         "ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail",
     )  # fmt: skip
-    return (*(getattr(state, name) for name in names), ValueError)
+    return (*(getattr(state, name) for name in names), RuntimeError, ValueError)
 
 
 def _first_line(error: Exception) -> str:
