@@ -181,6 +181,7 @@ def _measure_engine(engine: Path, entry: EngineEntry, config: AndreaConfig, refe
     name = f"{facts.target}-{facts.precision}{'-native' if entry.native_twin else ''}"
     known = {
         "plugin_layers": facts.num_plugin_layers,
+        "gelu_implementations": dict(facts.gelu_implementations),
         "tf32": facts.tf32,
         "tensorrt_version": facts.tensorrt_version,
     }
