@@ -55,7 +55,7 @@ def proof_lines(report: Report) -> Iterator[str]:
     for candidate in report.candidates:
         mine = [row for row in report.layers if row.candidate == candidate.name]
         rows.append((candidate.name, candidate.verdict, str(len(mine)) if mine else "", _worst(mine)))
-    yield from table(("candidate", "verdict", "layers", "worst error, as a share of its budget"), rows, left=2)
+    yield from table(("candidate", "verdict", "layers", "worst error, as a share of its budget"), rows, left=4)
     for candidate in report.candidates:
         if candidate.verdict == "not-measured":
             yield f"not measured: {candidate.name}: {candidate.reason}"
@@ -100,4 +100,5 @@ def _worst(rows: list[LayerRow]) -> str:
     if not shares:
         return ""
     share, row, metric = max(shares, key=lambda entry: entry[0])
-    return f"{share:.0%} ({metric} {float(row.metrics[metric]):.2e} of {row.budget[metric]:.2e}, {row.name})"
+    times = f"{share:.0%}" if share <= 1 else f"{share:.3g} times"
+    return f"{times} ({metric} {float(row.metrics[metric]):.2e} of {row.budget[metric]:.2e}, {row.name})"

@@ -1,0 +1,248 @@
+"""The commands doing their work: what they print on stdout, on stderr, as JSON, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.conftest import Andrea
+
+
+def plant_fault(bundle: Path) -> None:
+    """One weight + 1.0 in the bundle's ONNX file, as a bad copy or a bad edit would leave it."""
+    model = onnx.load(bundle / "model.onnx")
+    tensor = next(entry for entry in model.graph.initializer if entry.name == "blocks.1.attn.proj.weight")
+    array = numpy_helper.to_array(tensor).copy()
+    array[3, 5] += np.float32(1.0)
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    (bundle / "model.onnx.data").unlink()
+    onnx.save(model, bundle / "model.onnx", save_as_external_data=True, location="model.onnx.data")
+
+
+# --- build ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def build(andrea: Andrea, tmp_path: Path, checkpoint: Path, cache_dir: Path) -> Callable[..., object]:
+    """Builds the ONNX target of the tiny checkpoint into ``out``."""
+    return lambda *options: andrea(
+        "build", tmp_path / "out", "--checkpoint", checkpoint, "--target", "onnx", "--cache-dir", cache_dir, *options
+    )
+
+
+def test_build_says_what_it_made_and_proved_and_then_reuses_it(build: Andrea, tmp_path: Path) -> None:
+    first = build()
+    assert first.code == 0, first.stderr
+    lines = first.stdout.splitlines()
+    assert lines[0].startswith(f"PASS {tmp_path / 'out'}: ")
+    assert "weights: tiny.safetensors (sha256 " in first.stdout
+    for text in ("model.onnx.data", "onnxruntime-cpu", "formula: budget = ", f"report: {tmp_path / 'out/report.json'}"):
+        assert text in first.stdout, text
+    assert "untrained" not in first.stdout
+    again = build("--json")
+    document = json.loads(again.stdout)
+    assert again.code == 0
+    assert document["verdict"] == "pass"
+    assert document["trained"] is True
+    assert [step["name"] for step in document["steps"] if not step["reused"]] == []
+    assert all(step["why"] for step in document["steps"])
+    assert set(document["files"]) == {"model.onnx", "model.onnx.data", "report.json"}
+    forced = build("--force", "--json")
+    assert not any(step["reused"] for step in json.loads(forced.stdout)["steps"])
+
+
+def test_progress_is_on_stderr_and_names_the_steps(build: Andrea) -> None:
+    outcome = build()
+    assert "onnx …" in outcome.stderr.splitlines()
+    assert any(line.startswith("validate: ") for line in outcome.stderr.splitlines())
+    assert "\x1b" not in outcome.stderr + outcome.stdout  # neither is a terminal, so no escape sequences
+
+
+def test_the_default_output_is_the_presets_name(
+    andrea: Andrea, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('preset = "andrea-12m"\ntargets = ["onnx"]\nseed = 5\n')
+    outcome = andrea("build", "--recipe", recipe, "--preset", "andrea-tiny", "--cache-dir", cache_dir)
+    assert outcome.code == 0, outcome.stderr
+    assert (tmp_path / "andrea-tiny" / "manifest.json").is_file()
+    assert "weights: untrained weights (GPT-2 initialisation, seed 5)" in outcome.stdout
+    stored = json.loads((tmp_path / "andrea-tiny" / "manifest.json").read_text())["recipe"]
+    assert (stored["preset"], stored["seed"], stored["targets"]) == ("andrea-tiny", 5, ["onnx"])
+
+
+def test_a_build_whose_proof_fails_exits_1(build: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
+    from andrea_export import canonical
+
+    def faulty(loaded: object, folder: Path) -> Path:
+        path = exported(loaded, folder)
+        plant_fault(folder)
+        return path
+
+    exported = canonical.export_canonical
+    monkeypatch.setattr(canonical, "export_canonical", faulty)
+    outcome = build("--force")
+    assert outcome.code == 1
+    assert outcome.stdout.splitlines()[0].startswith("FAIL ")
+    assert outcome.stdout.splitlines()[0].endswith("the first layer at fault is blocks.1.attn.proj")
+    assert "expected at most" in outcome.stdout
+
+
+# --- validate ---------------------------------------------------------------------------------------------------------
+
+
+def test_validate_passes_what_was_built(andrea: Andrea, built_bundle: Path, cache_dir: Path) -> None:
+    outcome = andrea("validate", built_bundle, "--cache-dir", cache_dir)
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stdout.startswith(f"PASS {built_bundle}: ")
+    assert "checked: files: all 3 files match" in outcome.stdout
+
+
+def test_validate_names_the_layer_at_fault(andrea: Andrea, bundle: Path, checkpoint: Path, cache_dir: Path) -> None:
+    plant_fault(bundle)
+    outcome = andrea("validate", bundle, "--checkpoint", checkpoint, "--cache-dir", cache_dir)
+    assert outcome.code == 1
+    lines = outcome.stdout.splitlines()
+    assert lines[0] == f"FAIL {bundle}: the first layer at fault is blocks.1.attn.proj"
+    header = next(index for index, line in enumerate(lines) if line.startswith("layer ") and "obtained" in line)
+    assert lines[header + 1].split()[:3] == ["blocks.1.attn.proj", "onnxruntime-cpu", "max_abs"]
+    # Without the checkpoint the reference has the bundle's own weights; their hashes still tell which are not the model's.
+    as_json = andrea("validate", bundle, "--cache-dir", cache_dir, "--json")
+    document = json.loads(as_json.stdout)
+    assert as_json.code == 1
+    assert (document["verdict"], document["first_failure"]) == ("fail", "blocks.1.attn.proj")
+
+
+def test_validate_against_the_checkpoint_itself(
+    andrea: Andrea, built_bundle: Path, checkpoint: Path, cache_dir: Path
+) -> None:
+    outcome = andrea("validate", built_bundle, "--checkpoint", checkpoint, "--cache-dir", cache_dir, "--json")
+    assert json.loads(outcome.stdout)["verdict"] == "pass"
+
+
+def test_a_moved_bundle_works_from_any_folder(
+    andrea: Andrea, built_bundle: Path, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = Path(shutil.copytree(built_bundle, tmp_path / "elsewhere" / "renamed"))
+    monkeypatch.chdir(moved / "..")
+    assert andrea("validate", "renamed", "--cache-dir", cache_dir).code == 0
+    monkeypatch.chdir("/")
+    assert andrea("run", moved, "--tokens", "5").code == 0
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def test_run_prints_tokens_alone_on_stdout(andrea: Andrea, built_bundle: Path) -> None:
+    outcome = andrea("run", built_bundle, "--tokens", "5, 17,42", "--max-new-tokens", 6)
+    assert outcome.code == 0, outcome.stderr
+    tokens = [int(part) for part in outcome.stdout.split(",")]
+    assert len(tokens) == 6
+    assert outcome.stdout == ",".join(map(str, tokens)) + "\n"
+    assert "on onnxruntime-cpu" in outcome.stderr
+    as_json = json.loads(andrea("run", built_bundle, "--tokens", "5,17,42", "--max-new-tokens", 6, "--json").stdout)
+    assert as_json["prompt"] == [5, 17, 42]
+    assert as_json["tokens"] == tokens
+    assert (as_json["provider"], as_json["trained"]) == ("cpu", True)
+
+
+def test_run_streams(andrea: Andrea, built_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(sys.stdout, "write", written.append)
+    andrea("run", built_bundle, "--tokens", "5", "--max-new-tokens", 4)
+    assert len([part for part in written if part.strip()]) == 4
+
+
+def test_run_says_when_weights_are_untrained(
+    andrea: Andrea, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--preset", "andrea-tiny", "--target", "onnx", "--cache-dir", cache_dir)
+    assert andrea("build", tmp_path / "out", *options).code == 0
+    outcome = andrea("run", tmp_path / "out", "--tokens", "5")
+    assert outcome.code == 0
+    assert "untrained weights" in outcome.stderr
+    assert "untrained" not in outcome.stdout
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+def test_inspect_a_bundle(andrea: Andrea, built_bundle: Path) -> None:
+    outcome = andrea("inspect", built_bundle)
+    assert outcome.code == 0, outcome.stderr
+    for text in (
+        "architecture: andrea-tiny",
+        "exact, with tied weights, biases and affine LayerNorms: 186,176",
+        "counted in this file: 186,176, as computed",
+        "past_key_values.1.value",
+        "com.andrea::AndreaGelu",
+        "verdict when built",
+    ):
+        assert text in outcome.stdout, text
+    document = json.loads(andrea("inspect", built_bundle, "--json").stdout)
+    assert (document["kind"], document["preset"]) == ("bundle", "andrea-tiny")
+
+
+def test_inspect_a_checkpoint(andrea: Andrea, checkpoint: Path) -> None:
+    outcome = andrea("inspect", checkpoint)
+    assert outcome.code == 0
+    assert outcome.stdout.startswith(f"{checkpoint}: checkpoint (safetensors), 747.2 kB")
+    assert "token_embed.weight" in outcome.stdout
+
+
+# --- trace ------------------------------------------------------------------------------------------------------------
+
+
+def test_trace_a_bundle(andrea: Andrea, built_bundle: Path) -> None:
+    outcome = andrea("trace", built_bundle, "--block", "1")
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stdout.startswith("token 42 at position 2 of 5,17,42 through block 1 of 2")
+    assert "attention weights of onnxruntime-cpu: node output" in outcome.stdout
+    assert "GELU" in outcome.stdout
+    document = json.loads(andrea("trace", built_bundle, "--json", "--position", "0").stdout)
+    assert document["position"] == 0
+    assert document["backends"] == ["torch", "onnxruntime-cpu"]
+
+
+def test_trace_without_a_bundle_needs_torch_alone(andrea: Andrea, checkpoint: Path) -> None:
+    outcome = andrea("trace", "--checkpoint", checkpoint, "--backend", "torch", "--json")
+    document = json.loads(outcome.stdout)
+    assert document["backends"] == ["torch"]
+    assert len(document["steps"]) == 14
+
+
+def test_trace_exports_what_a_backend_needs(andrea: Andrea) -> None:
+    outcome = andrea("trace", "--preset", "andrea-tiny", "--backend", "onnxruntime-cpu", "--backend", "torch", "--json")
+    document = json.loads(outcome.stdout)
+    assert document["backends"] == ["onnxruntime-cpu", "torch"]
+    assert document["weights"] == "untrained weights (GPT-2 initialisation, seed 0)"
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_exits_0_whatever_it_finds(andrea: Andrea) -> None:
+    outcome = andrea("doctor")
+    assert outcome.code == 0
+    assert outcome.stderr == ""
+    assert "export" in outcome.stdout
+    document = json.loads(andrea("doctor", "--json").stdout)
+    assert {step["name"] for step in document["steps"]} >= {"export", "compile-plugin", "run-cpu", "gpu"}
+
+
+def test_doctor_can_be_a_gate(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert andrea("doctor", "--require", "export").code == 0
+    outcome = andrea("doctor", "--require", "export", "--require", "gpu", "--json")
+    assert outcome.code == 3
+    assert outcome.error == "gpu: no NVIDIA driver (no nvidia-smi)"
+    assert json.loads(outcome.stdout)["steps"]
