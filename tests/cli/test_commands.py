@@ -44,6 +44,9 @@ def test_build_says_what_it_made_and_proved_and_then_reuses_it(build: Andrea, tm
     lines = first.stdout.splitlines()
     assert lines[0].startswith(f"PASS {tmp_path / 'out'}: ")
     assert "weights: tiny.safetensors (sha256 " in first.stdout
+    assert "onnx …" in first.stderr.splitlines()
+    assert any(line.startswith("validate: ") for line in first.stderr.splitlines())
+    assert "\x1b" not in first.stderr + first.stdout  # neither is a terminal, so no escape sequences
     for text in ("model.onnx.data", "onnxruntime-cpu", "formula: budget = ", f"report: {tmp_path / 'out/report.json'}"):
         assert text in first.stdout, text
     assert "untrained" not in first.stdout
@@ -59,14 +62,7 @@ def test_build_says_what_it_made_and_proved_and_then_reuses_it(build: Andrea, tm
     assert not any(step["reused"] for step in json.loads(forced.stdout)["steps"])
 
 
-def test_progress_is_on_stderr_and_names_the_steps(build: Andrea) -> None:
-    outcome = build()
-    assert "onnx …" in outcome.stderr.splitlines()
-    assert any(line.startswith("validate: ") for line in outcome.stderr.splitlines())
-    assert "\x1b" not in outcome.stderr + outcome.stdout  # neither is a terminal, so no escape sequences
-
-
-def test_the_default_output_is_the_presets_name(
+def test_the_default_output_is_the_presets_name_and_untrained_weights_are_called_so(
     andrea: Andrea, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -78,6 +74,10 @@ def test_the_default_output_is_the_presets_name(
     assert "weights: untrained weights (GPT-2 initialisation, seed 5)" in outcome.stdout
     stored = json.loads((tmp_path / "andrea-tiny" / "manifest.json").read_text())["recipe"]
     assert (stored["preset"], stored["seed"], stored["targets"]) == ("andrea-tiny", 5, ["onnx"])
+    run = andrea("run", "andrea-tiny", "--tokens", "5")
+    assert run.code == 0
+    assert "untrained weights" in run.stderr
+    assert "untrained" not in run.stdout
 
 
 def test_a_build_whose_proof_fails_exits_1(build: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_validate_names_the_layer_at_fault(andrea: Andrea, bundle: Path, checkpo
     assert lines[0] == f"FAIL {bundle}: the first layer at fault is blocks.1.attn.proj"
     header = next(index for index, line in enumerate(lines) if line.startswith("layer ") and "obtained" in line)
     assert lines[header + 1].split()[:3] == ["blocks.1.attn.proj", "onnxruntime-cpu", "max_abs"]
-    # Without the checkpoint the reference has the bundle's own weights; their hashes still tell which are not the model's.
+    # Without the checkpoint the reference has the bundle's own weights; their hashes still tell which are wrong.
     as_json = andrea("validate", bundle, "--cache-dir", cache_dir, "--json")
     document = json.loads(as_json.stdout)
     assert as_json.code == 1
@@ -160,17 +160,6 @@ def test_run_streams(andrea: Andrea, built_bundle: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys.stdout, "write", written.append)
     andrea("run", built_bundle, "--tokens", "5", "--max-new-tokens", 4)
     assert len([part for part in written if part.strip()]) == 4
-
-
-def test_run_says_when_weights_are_untrained(
-    andrea: Andrea, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ("--preset", "andrea-tiny", "--target", "onnx", "--cache-dir", cache_dir)
-    assert andrea("build", tmp_path / "out", *options).code == 0
-    outcome = andrea("run", tmp_path / "out", "--tokens", "5")
-    assert outcome.code == 0
-    assert "untrained weights" in outcome.stderr
-    assert "untrained" not in outcome.stdout
 
 
 # --- inspect ----------------------------------------------------------------------------------------------------------
