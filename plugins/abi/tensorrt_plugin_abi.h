@@ -83,6 +83,9 @@ class IVersionedInterface {
 
 namespace v_1_0 {
 
+// Named in setLoggerFinder's signature, never called: its layout differs between TensorRT 10 and 11.
+class ILoggerFinder;
+
 class IPluginCapability : public IVersionedInterface {};
 class IPluginCreatorInterface : public IVersionedInterface {};
 
@@ -151,22 +154,6 @@ class IPluginCreatorV3One : public IPluginCreatorInterface {
   virtual AsciiChar const* getPluginNamespace() const noexcept = 0;
 };
 
-class ILogger : public IVersionedInterface {
- public:
-  enum class Severity : std::int32_t { kINTERNAL_ERROR = 0, kERROR = 1, kWARNING = 2, kINFO = 3, kVERBOSE = 4 };
-  InterfaceInfo getInterfaceInfo() const noexcept override { return {"ILogger", 1, 0}; }
-  virtual void log(Severity severity, AsciiChar const* message) noexcept = 0;
-};
-
-class ILoggerFinder : public IVersionedInterface {
- public:
-  InterfaceInfo getInterfaceInfo() const noexcept override { return {"ILoggerFinder", 1, 0}; }
-  virtual ILogger* findLogger() = 0;
-
- protected:
-  ~ILoggerFinder() override = default;
-};
-
 }  // namespace v_1_0
 
 using IPluginCapability = v_1_0::IPluginCapability;
@@ -176,7 +163,6 @@ using IPluginV3OneCore = v_1_0::IPluginV3OneCore;
 using IPluginV3OneBuild = v_1_0::IPluginV3OneBuild;
 using IPluginV3OneRuntime = v_1_0::IPluginV3OneRuntime;
 using IPluginCreatorV3One = v_1_0::IPluginCreatorV3One;
-using ILogger = v_1_0::ILogger;
 using ILoggerFinder = v_1_0::ILoggerFinder;
 
 }  // namespace nvinfer1

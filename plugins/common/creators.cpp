@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include "common/log.h"
-
 #define ANDREA_EXPORT extern "C" __attribute__((visibility("default")))
 
 ANDREA_EXPORT nvinfer1::IPluginCreatorInterface* const* getCreators(std::int32_t& num_creators);
@@ -17,4 +15,6 @@ nvinfer1::IPluginCreatorInterface* const* getCreators(std::int32_t& num_creators
   return creators;
 }
 
-void setLoggerFinder(nvinfer1::ILoggerFinder* finder) { andrea::set_logger_finder(finder); }
+// TensorRT requires the function. The logger itself is never called: its layout is not that of a versioned interface
+// before TensorRT 11, so one library cannot call it in both. Errors are status codes, which TensorRT reports.
+void setLoggerFinder(nvinfer1::ILoggerFinder* /*finder*/) {}

@@ -2,8 +2,6 @@
 
 #include <new>
 
-#include "common/log.h"
-
 namespace andrea {
 namespace {
 
@@ -111,12 +109,10 @@ std::int32_t ElementwisePlugin::configurePlugin(nvinfer1::DynamicPluginTensorDes
                                                 std::int32_t num_outputs) noexcept
 {
   if (num_inputs != 1 || num_outputs != 1) {
-    log_error(op_->name, "takes one input and gives one output");
     return kUnsupported;
   }
   if (!takes(*op_, inputs[0].desc) || outputs[0].desc.type != inputs[0].desc.type ||
       outputs[0].desc.format != nvinfer1::TensorFormat::kLINEAR) {
-    log_error(op_->name, "was configured with a type or format it does not take");
     return kUnsupported;
   }
   return kSuccess;
@@ -127,11 +123,9 @@ std::int32_t ElementwisePlugin::getOutputDataTypes(nvinfer1::DataType* output_ty
                                                    std::int32_t num_inputs) const noexcept
 {
   if (num_inputs != 1 || num_outputs != 1) {
-    log_error(op_->name, "takes one input and gives one output");
     return kUnsupported;
   }
   if (!takes(*op_, input_types[0])) {
-    log_error(op_->name, "takes fp32, fp16 or bf16 and was given another type");
     return kUnsupported;
   }
   output_types[0] = input_types[0];
@@ -145,7 +139,6 @@ std::int32_t ElementwisePlugin::getOutputShapes(nvinfer1::DimsExprs const* input
                                                 nvinfer1::IExprBuilder& /*expressions*/) noexcept
 {
   if (num_inputs != 1 || num_outputs != 1 || num_shape_inputs != 0) {
-    log_error(op_->name, "takes one input and gives one output");
     return kUnsupported;
   }
   outputs[0] = inputs[0];
@@ -169,7 +162,6 @@ std::int32_t ElementwisePlugin::onShapeChange(nvinfer1::PluginTensorDesc const* 
 {
   if (num_inputs != 1 || num_outputs != 1 || !takes(*op_, inputs[0]) || outputs[0].type != inputs[0].type ||
       num_elements(inputs[0].dims) != num_elements(outputs[0].dims)) {
-    log_error(op_->name, "was given tensors of another type or shape than it was built for");
     return kUnsupported;
   }
   return kSuccess;
@@ -183,22 +175,15 @@ std::int32_t ElementwisePlugin::enqueue(nvinfer1::PluginTensorDesc const* input_
   std::int64_t const count = num_elements(input_descs[0].dims);
   StorageType type{};
   if (count < 0 || !storage_from_data_type(input_descs[0].type, type)) {
-    log_error(op_->name, "was enqueued with a type or shape it does not take");
     return kUnsupported;
   }
   if (count == 0) {
     return kSuccess;
   }
   if (limits_status_ != kSuccess) {
-    log_error(op_->name, "was enqueued without a device",
-              limits_status_ > 0 ? cudaGetErrorString(static_cast<cudaError_t>(limits_status_)) : "not attached");
     return limits_status_;
   }
-  cudaError_t const error = op_->launch(type, inputs[0], outputs[0], count, limits_, stream);
-  if (error != cudaSuccess) {
-    log_error(op_->name, "launch failed", cudaGetErrorString(error));
-  }
-  return static_cast<std::int32_t>(error);
+  return static_cast<Status>(op_->launch(type, inputs[0], outputs[0], count, limits_, stream));
 }
 
 nvinfer1::IPluginV3* ElementwisePlugin::attachToContext(nvinfer1::IPluginResourceContext* /*context*/) noexcept
@@ -217,10 +202,7 @@ nvinfer1::IPluginV3* ElementwiseCreator::createPlugin(nvinfer1::AsciiChar const*
                                                       nvinfer1::TensorRTPhase /*phase*/) noexcept
 {
   if (fields != nullptr && fields->nbFields > 0) {
-    // Ignoring a field would compute another function than the graph, or the engine, asked for.
-    char const* const field = fields->fields != nullptr ? fields->fields[0].name : nullptr;
-    log_error(op_->name, "takes no attributes and was given one", field);
-    return nullptr;
+    return nullptr;  // ignoring a field would compute another function than the graph, or the engine, asked for
   }
   return new (std::nothrow) ElementwisePlugin(*op_);
 }

@@ -76,7 +76,7 @@ class ElementwiseCreator final : public nvinfer1::IPluginCreatorV3One {
  public:
   explicit ElementwiseCreator(ElementwiseOp const& op) noexcept : op_(&op) {}
 
-  // A plugin of the row's operator, which takes no attributes: null, and a logged line, if `fields` names any.
+  // A plugin of the row's operator. Null if `fields` names any: the operator takes no attributes.
   nvinfer1::IPluginV3* createPlugin(nvinfer1::AsciiChar const* name, nvinfer1::PluginFieldCollection const* fields,
                                     nvinfer1::TensorRTPhase phase) noexcept override;
   nvinfer1::PluginFieldCollection const* getFieldNames() noexcept override;

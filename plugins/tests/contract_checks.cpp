@@ -51,7 +51,7 @@ std::string text(std::vector<std::int64_t> const& shape)
 
 bool names_match(nvinfer1::AsciiChar const* answer, char const* wanted) { return std::strcmp(answer, wanted) == 0; }
 
-void check_creator(Checks& checks, PluginLibrary& library, char const* name, char const* version, char const* space)
+void check_creator(Checks& checks, PluginLibrary const& library, char const* name, char const* version, char const* space)
 {
   checks.expect(library.creators().size() == 1, "one creator");
   nvinfer1::IPluginCreatorV3One& creator = *library.creators().front();
@@ -65,10 +65,7 @@ void check_creator(Checks& checks, PluginLibrary& library, char const* name, cha
   float const value = 0.5F;
   nvinfer1::PluginField const field{"alpha", &value, nvinfer1::PluginFieldType::kFLOAT32, 1};
   nvinfer1::PluginFieldCollection const unknown{1, &field};
-  library.log().clear();
   checks.expect(creator.createPlugin("node", &unknown, TensorRTPhase::kBUILD) == nullptr, "unknown field refused");
-  checks.expect(library.log().lines().size() == 1 && library.log().lines()[0].find("alpha") != std::string::npos,
-                "unknown field named in one line");
   Plugin const unnamed = plugin_from_pointer(creator.createPlugin(nullptr, nullptr, TensorRTPhase::kBUILD));
   checks.expect(unnamed.owner != nullptr, "no node name and no field list");
 }
@@ -198,7 +195,7 @@ Run run(Plugin const& attached, DataType type, std::vector<std::int64_t> const& 
   return {status, output == expected};
 }
 
-void check_execution(Checks& checks, PluginLibrary& library, Plugin const& configured, bool computes)
+void check_execution(Checks& checks, Plugin const& configured, bool computes)
 {
   Plugin const attached = plugin_from_pointer(configured.runtime->attachToContext(nullptr));
   checks.expect(attached.owner != nullptr, "attach gives a plugin of its own");
@@ -209,14 +206,11 @@ void check_execution(Checks& checks, PluginLibrary& library, Plugin const& confi
     for (std::vector<std::int64_t> const& shape : shapes()) {
       bool const empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
       std::string const what = " type " + std::to_string(static_cast<int>(type)) + " shape " + text(shape);
-      library.log().clear();
       Run const result = run(attached, type, shape);
       if (computes || empty) {
         checks.expect(result.status == 0 && result.right, "enqueue" + what);
-        checks.expect(library.log().lines().empty(), "a good enqueue logs nothing" + what);
       } else {
         checks.expect(result.status > 0, "without a device enqueue returns CUDA's error" + what);
-        checks.expect(library.log().lines().size() == 1, "and logs one line" + what);
       }
     }
   }
@@ -241,13 +235,9 @@ void check_execution(Checks& checks, PluginLibrary& library, Plugin const& confi
   nvinfer1::PluginTensorDesc const other = tensor_desc(DataType::kFLOAT, dims_from_extents({5}));
   checks.expect(attached.runtime->onShapeChange(&desc, 1, &other, 1) != 0, "unequal shapes are refused");
   checks.expect(attached.runtime->setTactic(0) == 0, "the default tactic");
-
-  library.log_finder().start_throwing();
-  checks.expect(attached.runtime->enqueue(&desc, &desc, null_input, null_output, nullptr, nullptr) != 0,
-                "a logger that throws does not reach the caller");
 }
 
-void check_serialisation(Checks& checks, PluginLibrary& library, Plugin const& plugin, bool computes)
+void check_serialisation(Checks& checks, PluginLibrary const& library, Plugin const& plugin, bool computes)
 {
   nvinfer1::PluginFieldCollection const* const fields = plugin.runtime->getFieldsToSerialize();
   checks.expect(fields != nullptr, "fields to serialise");
@@ -280,7 +270,7 @@ void check_configuration(Checks& checks, Plugin const& plugin)
 int check_library(char const* path, char const* name, char const* version, char const* space, bool computes)
 {
   Checks checks;
-  PluginLibrary library(path);
+  PluginLibrary const library(path);
   check_creator(checks, library, name, version, space);
   nvinfer1::PluginFieldCollection const no_fields{0, nullptr};
   Plugin const plugin =
@@ -298,7 +288,7 @@ int check_library(char const* path, char const* name, char const* version, char 
   checks.expect(copy.owner != nullptr && copy.owner != plugin.owner, "a clone is another plugin");
   check_identity(checks, copy, name, version, space);
   check_serialisation(checks, library, plugin, computes);
-  check_execution(checks, library, copy, computes);
+  check_execution(checks, copy, computes);
   return checks.report();
 }
 

@@ -1,4 +1,4 @@
-// The harness for callers in other languages: load a plugin library, run its plugin on device memory, read its log.
+// The harness for callers in other languages: load a plugin library, and run its plugin on device memory.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -12,14 +12,12 @@
 
 namespace {
 
-// A library, one attached plugin of its first creator, and the last error.
+// A library, and one attached plugin of its first creator.
 struct Session {
-  std::string path;
   andrea::tests::PluginLibrary library;
   andrea::tests::Plugin attached;
-  std::string log;
 
-  explicit Session(char const* library_path) : path(library_path), library(path) {}
+  explicit Session(char const* path) : library(path) {}
 };
 
 }  // namespace
@@ -30,8 +28,6 @@ ANDREA_EXPORT void andrea_harness_close(void* session);
 // Runs GELU on `stream`: 0, or the status enqueue returned. `type` is TensorRT's DataType.
 ANDREA_EXPORT std::int32_t andrea_harness_run(void* session, std::int32_t type, std::int64_t const* extents,
                                               std::int32_t rank, void const* input, void* output, void* stream);
-// What the plugin has logged since the last call, one line each.
-ANDREA_EXPORT char const* andrea_harness_log(void* session);
 
 void* andrea_harness_open(char const* library, char* reason, std::int64_t capacity)
 {
@@ -60,27 +56,15 @@ void andrea_harness_close(void* session) { delete static_cast<Session*>(session)
 std::int32_t andrea_harness_run(void* session, std::int32_t type, std::int64_t const* extents, std::int32_t rank,
                                 void const* input, void* output, void* stream)
 {
-  auto const& runtime = *static_cast<Session*>(session)->attached.runtime;
-  auto& mutable_runtime = const_cast<nvinfer1::IPluginV3OneRuntime&>(runtime);
+  nvinfer1::IPluginV3OneRuntime& runtime = *static_cast<Session*>(session)->attached.runtime;
   nvinfer1::PluginTensorDesc const desc = andrea::tests::tensor_desc(
       static_cast<nvinfer1::DataType>(type),
       andrea::tests::dims_from_extents(std::vector<std::int64_t>(extents, extents + rank)));
-  std::int32_t const status = mutable_runtime.onShapeChange(&desc, 1, &desc, 1);
+  std::int32_t const status = runtime.onShapeChange(&desc, 1, &desc, 1);
   if (status != 0) {
     return status;
   }
   void const* const inputs[] = {input};
   void* const outputs[] = {output};
-  return mutable_runtime.enqueue(&desc, &desc, inputs, outputs, nullptr, static_cast<cudaStream_t>(stream));
-}
-
-char const* andrea_harness_log(void* session)
-{
-  auto* const opened = static_cast<Session*>(session);
-  opened->log.clear();
-  for (std::string const& line : opened->library.log().lines()) {
-    opened->log += line + "\n";
-  }
-  opened->library.log().clear();
-  return opened->log.c_str();
+  return runtime.enqueue(&desc, &desc, inputs, outputs, nullptr, static_cast<cudaStream_t>(stream));
 }

@@ -10,30 +10,6 @@
 
 namespace andrea::tests {
 
-// Collects what a plugin logs, as TensorRT's logger would.
-class LogCollector final : public nvinfer1::ILogger {
- public:
-  void log(Severity severity, nvinfer1::AsciiChar const* message) noexcept override;
-  [[nodiscard]] std::vector<std::string> const& lines() const { return lines_; }
-  void clear() { lines_.clear(); }
-
- private:
-  std::vector<std::string> lines_;
-};
-
-class LogFinder final : public nvinfer1::ILoggerFinder {
- public:
-  explicit LogFinder(nvinfer1::ILogger& logger) : logger_(&logger) {}
-  ~LogFinder() override = default;
-  nvinfer1::ILogger* findLogger() override;
-  // From now on findLogger throws, as foreign code may.
-  void start_throwing() { throws_ = true; }
-
- private:
-  nvinfer1::ILogger* logger_;
-  bool throws_ = false;
-};
-
 // A plugin library that was loaded, and its V3 creators.
 class PluginLibrary {
  public:
@@ -44,14 +20,9 @@ class PluginLibrary {
   ~PluginLibrary();
 
   [[nodiscard]] std::vector<nvinfer1::IPluginCreatorV3One*> const& creators() const { return creators_; }
-  LogCollector& log() { return log_; }
-  LogFinder& log_finder() { return *log_finder_; }
 
  private:
-  LogCollector log_;
-  std::unique_ptr<LogFinder> log_finder_;
   void* handle_ = nullptr;
-  void (*set_logger_finder_)(nvinfer1::ILoggerFinder*) = nullptr;
   std::vector<nvinfer1::IPluginCreatorV3One*> creators_;
 };
 

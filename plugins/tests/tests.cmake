@@ -16,7 +16,7 @@ file(GENERATE OUTPUT "${kernel_for_cpu}" CONTENT "#include \"gelu/kernel.cu\"\n"
 
 # The plugin, its kernel running on the CPU grid.
 add_library(andrea_plugins_cpu SHARED EXCLUDE_FROM_ALL
-  common/creators.cpp common/elementwise_plugin.cpp common/log.cpp gelu/plugin.cpp "${kernel_for_cpu}")
+  common/creators.cpp common/elementwise_plugin.cpp gelu/plugin.cpp "${kernel_for_cpu}")
 target_link_libraries(andrea_plugins_cpu PRIVATE andrea_test_options)
 target_include_directories(andrea_plugins_cpu PRIVATE "${PROJECT_BINARY_DIR}/generated" abi)
 target_compile_options(andrea_plugins_cpu PRIVATE -Wno-unknown-pragmas)

@@ -52,7 +52,7 @@ def test_contract_of_the_plugin_over_the_cpu_grid(programs: Path) -> None:
 
 
 def test_contract_of_the_library_that_ships(cpp_programs: Path, plugin_build: PluginBuild) -> None:
-    """The same walk over the CUDA build: what needs a device returns CUDA's error, logs one line, prints nothing."""
+    """The same walk over the CUDA build: what needs a device returns CUDA's error, prints nothing."""
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA driver; tests/gpu runs enqueue there")
     assert contract(cpp_programs, plugin_build.library, "no-gpu") > 1000
