@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -166,12 +166,7 @@ class _TensorRT:
         self._require(self.can_run(), f"run {self.target} engines")
         if not engine.is_file():
             raise RunError(f"engine {engine}: no such file")
-        with ExitStack() as held:
-            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="andrea-export-")))
-            child = held.enter_context(self._child(folder, RunError))
-            session = EngineSession(engine=engine, child=child, folder=folder)
-            session.holds(held.pop_all())
-            return session
+        return EngineSession(engine=engine, start_child=lambda folder: self._child(folder, RunError))
 
     def _require(self, availability: Availability, what: str) -> None:
         if not availability.available:

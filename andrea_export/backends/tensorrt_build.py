@@ -120,9 +120,14 @@ def file_contains(path: Path, needle: bytes) -> bool:
 
 def _load_plugin(trt: Any, plugin: Mapping[str, str]) -> None:
     """Registers the library's creators. Raises PluginError if it has none, or not the one the graph asks for."""
-    registry = trt.get_plugin_registry()
+    from polygraphy.backend.trt import get_trt_logger
+
+    builder = trt.Builder(get_trt_logger())  # while one lives, the registry says through its logger what is wrong
+    registry = trt.get_plugin_registry()  # the parser's, where the builder's own one is not
     before = set(_creator_names(registry))
-    if registry.load_library(plugin["library"]) is None:
+    library = registry.load_library(plugin["library"])
+    del builder
+    if library is None:
         raise PluginError(f"{plugin['library']} is no TensorRT plugin library")
     found = _creator_names(registry)
     wanted = _creator_name(plugin["name"], plugin["version"], plugin["namespace"])

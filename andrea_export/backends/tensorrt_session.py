@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,17 +25,16 @@ _RUN_TIMEOUT_S = 600
 class EngineSession:
     """Runs one engine in its child process. Named after the engine's file: ``tensorrt-rtx-fp16``."""
 
-    def __init__(self, *, engine: Path, child: Child, folder: Path) -> None:
+    def __init__(self, *, engine: Path, start_child: Callable[[Path], AbstractContextManager[Child]]) -> None:
         self.name = engine.stem
-        self._child = child
-        self._folder = folder
-        self._held = ExitStack()
-        opened = child.ask("open", {"engine": str(engine.resolve())}, timeout_s=_OPEN_TIMEOUT_S, detail=_quiet)
+        with ExitStack() as held:
+            self._folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="andrea-export-")))
+            self._child = held.enter_context(start_child(self._folder))
+            opened = self._child.ask(
+                "open", {"engine": str(engine.resolve())}, timeout_s=_OPEN_TIMEOUT_S, detail=_quiet
+            )
+            self._held = held.pop_all()
         self.output_names: tuple[str, ...] = tuple(opened["outputs"])
-
-    def holds(self, resources: ExitStack) -> None:
-        """From now on the session ends the child and removes the folder when it is closed."""
-        self._held = resources
 
     def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
         """Every output for these inputs. Raises: RunError."""
@@ -55,7 +56,7 @@ class EngineSession:
         }
 
     def close(self) -> None:
-        """Ends the child process."""
+        """Ends the child process and removes its folder."""
         self._held.close()
 
     def __enter__(self) -> EngineSession:

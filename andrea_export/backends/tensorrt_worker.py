@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
-# TensorRT says for every integer input that it must be bound as int64, which is what its type says already.
-_NOISE = ("has Int64 binding",)
+# Said for every integer input, which has the int64 type it asks for; and the frame around a node's dump.
+_NOISE = ("has Int64 binding", "--- Begin node ---", "--- End node ---")
 
 
 class Replies:
