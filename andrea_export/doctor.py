@@ -163,6 +163,10 @@ def _packages_of_onnxruntime() -> Finding:
 def _compile_plugin() -> Finding:
     if os.name != "posix" or platform.system() != "Linux":
         return Finding(available=False, detail=f"the plugin is built on Linux, this is {platform.system()}")
+    base = _base()  # the plugin's build is driven by this package, which needs its own packages first
+    if not base.available:
+        return base
+
     from andrea_export.plugins import compiler_status
 
     tools = compiler_status()

@@ -1,0 +1,183 @@
+"""The built wheel: what is in it, and that it works where nothing but typer is installed beside it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from andrea_export import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ("build", "validate", "run", "inspect", "trace", "doctor")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, built without network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_top_level_names(wheel: Path) -> None:
+    top = {name.split("/")[0] for name in names(wheel)}
+    assert top == {"andrea_export", "andrea_model", f"andrea_export-{__version__}.dist-info"}
+
+
+def test_type_information_is_shipped(wheel: Path) -> None:
+    assert {"andrea_export/py.typed", "andrea_model/py.typed"} <= set(names(wheel))
+
+
+def test_the_plugins_sources_are_shipped(wheel: Path) -> None:
+    """Every source that CMake and the op's row need; the tests of the plugin stay in the checkout or come along."""
+    shipped = {
+        name.removeprefix("andrea_export/_plugin_sources/") for name in names(wheel) if "_plugin_sources/" in name
+    }
+    assert {"CMakeLists.txt", "gelu/op.json", "gelu/math.h", "gelu/kernel.cu", "gelu/plugin.cpp"} <= shipped
+    assert "abi/tensorrt_plugin_abi.h" in shipped
+    assert not [name for name in shipped if name.endswith((".so", ".o"))]
+
+
+def test_every_module_is_shipped(wheel: Path) -> None:
+    sources = {
+        str(path.relative_to(root))
+        for root, package in ((ROOT, "andrea_export"), (ROOT / "model", "andrea_model"))
+        for path in (root / package).rglob("*.py")
+    }
+    assert sources <= set(names(wheel))
+
+
+def test_the_licence_is_shipped(wheel: Path) -> None:
+    assert any(name.endswith("licenses/LICENSE") for name in names(wheel))
+
+
+def test_the_entry_point(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(f"andrea_export-{__version__}.dist-info/entry_points.txt").decode()
+    assert "andrea-export = andrea_export.cli:main" in text
+
+
+def test_no_path_of_this_machine_is_shipped(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            assert str(ROOT).encode() not in archive.read(name), name
+
+
+# --- an environment with the wheel and typer, and nothing else --------------------------------------------------------
+
+
+def closure(distribution: str) -> set[str]:
+    """A distribution and everything it requires here, extras left out."""
+    found: set[str] = set()
+    waiting = [distribution]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        try:
+            requires = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:  # for another Python or another system
+            continue
+        found.add(name)
+        waiting += [re.split(r"[\s<>=!~;\[(]", text)[0] for text in requires if "extra ==" not in text]
+    return found
+
+
+@pytest.fixture(scope="session")
+def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of an environment with the wheel (``--no-deps``) and typer, linked from here: no network needed."""
+    folder = tmp_path_factory.mktemp("empty") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    python = folder / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=120)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in closure("typer"):
+        distribution = importlib.metadata.distribution(name)
+        for file in distribution.files or []:
+            top = Path(file.parts[0])
+            target = site / top
+            if file.parts[0] not in ("..", "__pycache__") and not target.exists():
+                target.symlink_to(Path(str(distribution.locate_file(top))))
+    return folder / "bin"
+
+
+def run(empty: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [str(empty / "andrea-export"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=empty,
+        env={**clean, **environment},
+    )
+
+
+def test_nothing_else_is_installed(empty: Path) -> None:
+    program = (
+        "import importlib.util as u; print([m for m in ('torch', 'onnx', 'numpy', 'safetensors') if u.find_spec(m)])"
+    )
+    done = subprocess.run([str(empty / "python"), "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("arguments", [(), *((command,) for command in COMMANDS)])
+def test_help_needs_no_backend(empty: Path, arguments: tuple[str, ...]) -> None:
+    done = run(empty, *arguments, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: andrea-export" in done.stdout
+
+
+def test_version_needs_no_backend(empty: Path) -> None:
+    assert run(empty, "--version").stdout == f"andrea-export {__version__}\n"
+
+
+def test_doctor_needs_no_backend(empty: Path) -> None:
+    done = run(empty, "doctor")
+    assert done.returncode == 0, done.stderr
+    assert "torch is not installed" in done.stdout
+    assert "pip install andrea-export" in done.stdout
+    assert run(empty, "doctor", "--require", "export").returncode == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("build", "--preset", "andrea-tiny"),
+        ("validate", "somewhere"),
+        ("run", "somewhere", "--tokens", "5"),
+        ("trace", "--preset", "andrea-tiny"),
+        ("inspect", "andrea-export"),
+    ],
+)
+def test_work_that_needs_a_package_names_it(empty: Path, arguments: tuple[str, ...]) -> None:
+    done = run(empty, *arguments)
+    assert done.returncode == 3, done.stderr
+    assert re.match(r"^error: the Python package '\w+' is not installed\nhint: pip install", done.stderr)
+
+
+def test_help_is_quick(empty: Path) -> None:
+    """Under 0.4 s of processor time, the best of three: a command line that thinks before it answers is not used."""
+    best = float("inf")
+    for _ in range(3):
+        before = os.times()
+        assert run(empty, "--help").returncode == 0
+        after = os.times()
+        best = min(best, after.children_user + after.children_system - before.children_user - before.children_system)
+    assert best < 0.4, f"--help took {best:.2f} s"
