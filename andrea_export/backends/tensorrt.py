@@ -81,12 +81,15 @@ class _TensorRT:
     def build(self, request: EngineRequest, progress: Progress) -> EngineFacts:
         """Builds ``request.output``, which appears only once everything about it is proven.
 
-        Raises: BackendUnavailable, UsageError (a profile the model cannot have), PassError (not a canonical model),
-        PluginError (a library without the plugin), BuildError (failed, crashed, out of time or memory, unproven).
+        Raises: BackendUnavailable, UsageError (a profile the model cannot have, no folder), PassError (not a
+        canonical model), PluginError (a library without the plugin), BuildError (failed, crashed, out of time or
+        memory, unproven).
         """
         start = time.monotonic()
         step = f"engine {request.output.stem}"
         self._require(self.can_build(), f"build {request.target} engines")
+        if not request.output.parent.is_dir():
+            raise UsageError(f"{request.output.parent} is no folder: an engine cannot be written there")
         precision = PRECISIONS[request.precision]
         shapes = profile_shapes(request.config, precision, request.profile)
         op = andrea_gelu()

@@ -162,10 +162,12 @@ def gelu_facts(trt: Any, network: Any, gelu_layers: Sequence[str], plugin: Mappi
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         kind = layer.type.name
-        name = _onnx_node(layer)
+        name, in_function = _onnx_node(layer)
         is_plugin = kind.startswith("PLUGIN")
         num_plugin_layers += is_plugin
         implementation = _plugin_identity(trt, layer) if kind == "PLUGIN_V3" else kind
+        if in_function:
+            implementation += " of the function body"
         if name in became:
             became[name].append(implementation)
         elif is_plugin:
@@ -190,10 +192,17 @@ def gelu_facts(trt: Any, network: Any, gelu_layers: Sequence[str], plugin: Mappi
     }
 
 
-def _onnx_node(layer: Any) -> str:
-    """The ONNX node a layer was parsed from: the parser's note in its metadata, or else its name."""
+def _onnx_node(layer: Any) -> tuple[str, bool]:
+    """The graph's node a layer was parsed from, and whether by way of a local function's body.
+
+    The parser notes ``[ONNX Layer: node]`` in the layer's metadata, or ``[ONNX Layer: inner node | node
+    (function)]``; a layer of its own making has no note, and is known by its name.
+    """
     match = re.search(r"\[ONNX Layer: (.+?)\]", layer.metadata)
-    return match[1] if match else str(layer.name)
+    if match is None:
+        return str(layer.name), False
+    *inner, node = match[1].split(" | ")
+    return (node.rpartition(" (")[0], True) if inner else (node, False)
 
 
 def _plugin_identity(trt: Any, layer: Any) -> str:

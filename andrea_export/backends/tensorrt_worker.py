@@ -63,8 +63,9 @@ class _ToParent(logging.Handler):
         text = record.getMessage().strip()
         sys.stderr.write(f"{record.levelname} {text}\n")
         sys.stderr.flush()
-        if record.levelno >= logging.WARNING and not any(noise in text for noise in _NOISE):
-            self._replies.log("error" if record.levelno >= logging.ERROR else "warning", text)
+        level = record.levelname.lower()  # what is critical is raised as well, and reported as that
+        if level in ("warning", "error") and not any(noise in text for noise in _NOISE):
+            self._replies.log(level, text)
 
 
 def die_with_parent(parent: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -25,6 +26,12 @@ from andrea_export.specs import graph_inputs
 from andrea_model.config import PRESETS
 
 CONFIG = PRESETS["andrea-tiny"]
+
+
+@pytest.fixture(autouse=True)
+def kept_logs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logs that errors point to are kept in pytest's folder instead of the machine's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("logs")))
 
 
 # --- availability ----------------------------------------------------------------------------------------------------

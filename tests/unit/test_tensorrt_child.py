@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,12 @@ request = json.loads(sys.stdin.readline())
 """
 
 Program = Callable[[str], list[str]]
+
+
+@pytest.fixture(autouse=True)
+def kept_logs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logs that errors point to are kept in pytest's folder instead of the machine's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("logs")))
 
 
 @pytest.fixture
