@@ -60,7 +60,7 @@ def main() -> None:
 def _measured(arguments: list[str]) -> Run:
     begin = time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, "-m", "andrea_export.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "andrea_export", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     peak = 0
     while child.poll() is None:
