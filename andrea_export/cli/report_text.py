@@ -20,7 +20,8 @@ def verdict_line(report: Report, subject: str) -> str:
     """The first line: the verdict, of what, and the first layer at fault."""
     measured = sum(candidate.verdict != "not-measured" for candidate in report.candidates)
     if report.verdict == "pass":
-        rows = f"{len(report.layers)} layer comparisons within budget, {measured} candidates measured"
+        others = len(report.candidates) - measured
+        rows = f"{len(report.layers)} layer comparisons within budget, {measured} candidates measured, {others} not"
         return f"{coloured('PASS', 'pass')} {subject}: {rows}"
     if report.first_failure:
         return f"{coloured('FAIL', 'fail')} {subject}: the first layer at fault is {report.first_failure}"

@@ -10,11 +10,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from onnx import parser
 from safetensors.torch import load_file, save_file
 
 from andrea_export.arithmetic import parameter_counts
-from andrea_export.errors import BundleError, CheckpointError, UsageError
+from andrea_export.errors import AndreaError, BundleError, CheckpointError, UsageError
 from andrea_export.inspection import Inspection, inspect_path, inspection_as_json
 from andrea_model import PRESETS
 
@@ -194,6 +196,21 @@ def test_what_is_none_of_them(tmp_path: Path, body: bytes) -> None:
     path.write_bytes(body)
     with pytest.raises(UsageError):
         inspect_path(path)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    head=st.sampled_from([b"", b"vtrt", b"ftrt", b"\x7fELF", b"\x08\x0a", struct.pack("<Q", 40) + b"{", b"\x3a\x04"]),
+    rest=st.binary(max_size=200),
+)
+def test_no_bytes_are_a_bug(tmp_path: Path, head: bytes, rest: bytes) -> None:
+    """Whatever a file holds, inspecting it ends in facts or in one of the errors made for users."""
+    path = tmp_path / "file"
+    path.write_bytes(head + rest)
+    try:
+        assert inspect_path(path).num_bytes == len(head + rest)
+    except AndreaError as error:
+        assert str(error)
 
 
 def test_something_that_is_neither_file_nor_folder() -> None:
