@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 using cudaStream_t = struct CUstream_st*;
 enum cudaError_t : int {

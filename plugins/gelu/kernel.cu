@@ -50,41 +50,53 @@ ANDREA_HOST_DEVICE std::uint32_t apply_to_word(std::uint32_t word)
   }
 }
 
+template <typename Storage>
+ANDREA_HOST_DEVICE void apply_to_pack(Pack& pack)
+{
+#pragma unroll
+  for (std::uint32_t& word : pack.words) {
+    word = apply_to_word<Storage>(word);
+  }
+}
+
+// Four ranges, one after the other: tiles of kPacks packs per thread, the packs left over from them, and the single
+// elements before and after the packs. Only the first takes time in a long array; the others are kept rolled up.
 template <typename Storage, std::int32_t kPacks>
-__global__ void __launch_bounds__(kThreadsPerBlock)
+__global__ void __launch_bounds__(kThreadsPerBlock, kMinBlocksPerMultiprocessor)
     gelu_kernel(typename Storage::Bits const* input, typename Storage::Bits* output, Split split)
 {
+  constexpr std::int64_t kPerPack = kPackBytes / static_cast<std::int64_t>(sizeof(typename Storage::Bits));
+  constexpr std::int64_t kTile = static_cast<std::int64_t>(kThreadsPerBlock) * kPacks;
   std::int64_t const num_threads = static_cast<std::int64_t>(gridDim.x) * kThreadsPerBlock;
   std::int64_t const thread = static_cast<std::int64_t>(blockIdx.x) * kThreadsPerBlock + threadIdx.x;
+  std::int64_t const packs_in_tiles = split.packs / kTile * kTile;
 
-  constexpr std::int64_t kPerPack = kPackBytes / static_cast<std::int64_t>(sizeof(typename Storage::Bits));
   auto const* const input_packs = reinterpret_cast<Pack const*>(input + split.head);
   auto* const output_packs = reinterpret_cast<Pack*>(output + split.head);
-  constexpr std::int64_t kTile = static_cast<std::int64_t>(kThreadsPerBlock) * kPacks;
-  for (std::int64_t tile = blockIdx.x * kTile; tile < split.packs; tile += gridDim.x * kTile) {
-    std::int64_t const first = tile + threadIdx.x;
-    Pack packs[kPacks] = {};
+#pragma unroll 1
+  for (std::int64_t tile = blockIdx.x * kTile; tile < packs_in_tiles; tile += gridDim.x * kTile) {
+    Pack packs[kPacks];
 #pragma unroll
     for (std::int32_t k = 0; k < kPacks; ++k) {
-      if (first + k * kThreadsPerBlock < split.packs) {
-        packs[k] = input_packs[first + k * kThreadsPerBlock];
-      }
+      packs[k] = input_packs[tile + k * kThreadsPerBlock + threadIdx.x];
     }
 #pragma unroll
     for (std::int32_t k = 0; k < kPacks; ++k) {
-#pragma unroll
-      for (std::uint32_t& word : packs[k].words) {
-        word = apply_to_word<Storage>(word);
-      }
-      if (first + k * kThreadsPerBlock < split.packs) {
-        output_packs[first + k * kThreadsPerBlock] = packs[k];
-      }
+      apply_to_pack<Storage>(packs[k]);
+      output_packs[tile + k * kThreadsPerBlock + threadIdx.x] = packs[k];
     }
   }
-
+#pragma unroll 1
+  for (std::int64_t i = packs_in_tiles + thread; i < split.packs; i += num_threads) {
+    Pack pack = input_packs[i];
+    apply_to_pack<Storage>(pack);
+    output_packs[i] = pack;
+  }
+#pragma unroll 1
   for (std::int64_t i = thread; i < split.head; i += num_threads) {
     output[i] = Storage::store(Maths<Storage>::apply(Storage::load(input[i])));
   }
+#pragma unroll 1
   for (std::int64_t i = split.head + split.packs * kPerPack + thread; i < split.count; i += num_threads) {
     output[i] = Storage::store(Maths<Storage>::apply(Storage::load(input[i])));
   }

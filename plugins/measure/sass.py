@@ -36,8 +36,8 @@ class Kernel:
     symbol: str
     instructions: tuple[Instruction, ...]
 
-    def main_loop(self) -> tuple[Instruction, ...]:
-        """The loop that moves 16-byte packs: the shortest backward branch around 128-bit loads."""
+    def loop_with_packs(self, packs: int) -> tuple[Instruction, ...]:
+        """The shortest loop (backward branch) that loads exactly `packs` times 16 bytes; empty if there is none."""
         best: tuple[Instruction, ...] = ()
         for branch in self.instructions:
             target = re.search(r"\b0x([0-9a-f]+)\b", branch.text) if branch.opcode.startswith("BRA") else None
@@ -48,8 +48,8 @@ class Kernel:
                 for instruction in self.instructions
                 if int(target.group(1), 16) <= instruction.address <= branch.address
             )
-            moves_packs = any(instruction.opcode.startswith("LDG.E.128") for instruction in body)
-            if moves_packs and (not best or len(body) < len(best)):
+            loads = sum(instruction.opcode.startswith("LDG.E.128") for instruction in body)
+            if loads == packs and (not best or len(body) < len(best)):
                 best = body
         return best
 
@@ -61,6 +61,11 @@ class GeluKernel:
     kernel: Kernel
     storage: str
     packs: int
+
+    @property
+    def main_loop(self) -> tuple[Instruction, ...]:
+        """The loop a long array spends its time in."""
+        return self.kernel.loop_with_packs(self.packs)
 
     @property
     def elements(self) -> int:

@@ -100,10 +100,14 @@ def formulations(host: HostGelu) -> tuple[Formulation, ...]:
 
     def shipped(storage: str, dtype: np.dtype[np.generic]) -> Callable[[Values, float, float], Values]:
         def evaluate(x: Values, exp_sign: float, rcp_sign: float) -> Values:
-            errors = {} if storage == "fp32" else {
-                "exp2_relative_error": exp_sign * EX2,
-                "reciprocal_relative_error": rcp_sign * RCP,
-            }
+            errors = (
+                {}
+                if storage == "fp32"
+                else {
+                    "exp2_relative_error": exp_sign * EX2,
+                    "reciprocal_relative_error": rcp_sign * RCP,
+                }
+            )
             return host.apply(x.astype(dtype), storage, **errors).astype(np.float64)
 
         return evaluate
@@ -111,52 +115,79 @@ def formulations(host: HostGelu) -> tuple[Formulation, ...]:
     half, brain = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
     return (
         Formulation(
-            kernel="fp32_exp_compensated", storage="fp32", ships=True,
-            text="x / (1 + 2^t), t in two parts, own 2^f, corrected quotient", evaluate=shipped("fp32", np.dtype(np.float32)),
+            kernel="fp32_exp_compensated",
+            storage="fp32",
+            ships=True,
+            text="x / (1 + 2^t), t in two parts, own 2^f, corrected quotient",
+            evaluate=shipped("fp32", np.dtype(np.float32)),
         ),
         Formulation(
-            kernel="fp32_exp_plain", storage="fp32", text="x / (1 + 2^t), `ex2.approx`, `rcp.approx`",
+            kernel="fp32_exp_plain",
+            storage="fp32",
+            text="x / (1 + 2^t), `ex2.approx`, `rcp.approx`",
             evaluate=exp_form(fp32, EX2, RCP),
         ),
         Formulation(
-            kernel="fp32_tanh_accurate", storage="fp32", text="0.5 x (1 + tanhf(u)), as torch",
+            kernel="fp32_tanh_accurate",
+            storage="fp32",
+            text="0.5 x (1 + tanhf(u)), as torch",
             # CUDA's tanhf: 2 ulp (CUDA C++ Programming Guide, mathematical functions).
             evaluate=tanh_form(fp32, 2.0**-22, absolute=False),
         ),
         Formulation(
-            kernel="fp32_tanh_approx", storage="fp32", text="0.5 x (1 + tanh(u)), `tanh.approx.f32`",
+            kernel="fp32_tanh_approx",
+            storage="fp32",
+            text="0.5 x (1 + tanh(u)), `tanh.approx.f32`",
             evaluate=tanh_form(fp32, TANH, absolute=False),
         ),
         Formulation(
-            kernel="fp16_exp", storage="fp16", ships=True, text="x / (1 + 2^t) in fp32, `ex2.approx`, `rcp.approx`",
+            kernel="fp16_exp",
+            storage="fp16",
+            ships=True,
+            text="x / (1 + 2^t) in fp32, `ex2.approx`, `rcp.approx`",
             evaluate=shipped("fp16", half),
         ),
         Formulation(
-            kernel="fp16_tanh_approx", storage="fp16", text="0.5 x (1 + tanh(u)) in fp32, `tanh.approx.f32`",
+            kernel="fp16_tanh_approx",
+            storage="fp16",
+            text="0.5 x (1 + tanh(u)) in fp32, `tanh.approx.f32`",
             evaluate=tanh_form(fp32, TANH, absolute=False),
         ),
         Formulation(
-            kernel="fp16_packed_tanh", storage="fp16", text="0.5 x (1 + tanh(u)) in half2, `tanh.approx.f16x2`",
+            kernel="fp16_packed_tanh",
+            storage="fp16",
+            text="0.5 x (1 + tanh(u)) in half2, `tanh.approx.f16x2`",
             evaluate=tanh_form(fp16, TANH_F16, absolute=True),
         ),
         Formulation(
-            kernel="fp16_packed_exp", storage="fp16", text="x / (1 + 2^t) in half2, `ex2.approx.f16x2`, `h2rcp`",
+            kernel="fp16_packed_exp",
+            storage="fp16",
+            text="x / (1 + 2^t) in half2, `ex2.approx.f16x2`, `h2rcp`",
             evaluate=exp_form(fp16, EX2_F16, RCP),
         ),
         Formulation(
-            kernel="bf16_exp_scaled", storage="bf16", ships=True,
-            text="x 2^-12 / (2^-12 + 2^(t - 12)) in fp32, `ex2.approx`, `rcp.approx`", evaluate=shipped("bf16", brain),
+            kernel="bf16_exp_scaled",
+            storage="bf16",
+            ships=True,
+            text="x 2^-12 / (2^-12 + 2^(t - 12)) in fp32, `ex2.approx`, `rcp.approx`",
+            evaluate=shipped("bf16", brain),
         ),
         Formulation(
-            kernel="bf16_tanh_approx", storage="bf16", text="0.5 x (1 + tanh(u)) in fp32, `tanh.approx.f32`",
+            kernel="bf16_tanh_approx",
+            storage="bf16",
+            text="0.5 x (1 + tanh(u)) in fp32, `tanh.approx.f32`",
             evaluate=tanh_form(fp32, TANH, absolute=False),
         ),
         Formulation(
-            kernel="bf16_packed_tanh", storage="bf16", text="0.5 x (1 + tanh(u)) in bf16x2, `tanh.approx.bf16x2`",
+            kernel="bf16_packed_tanh",
+            storage="bf16",
+            text="0.5 x (1 + tanh(u)) in bf16x2, `tanh.approx.bf16x2`",
             evaluate=tanh_form(bf16, TANH_BF16, absolute=True),
         ),
         Formulation(
-            kernel="bf16_packed_exp", storage="bf16", text="x / (1 + 2^t) in bf16x2, `h2exp2`, `h2rcp`",
+            kernel="bf16_packed_exp",
+            storage="bf16",
+            text="x / (1 + 2^t) in bf16x2, `h2exp2`, `h2rcp`",
             evaluate=exp_form(bf16, EX2_BF16, RCP),
         ),
     )
@@ -254,7 +285,7 @@ def kernel_table() -> str:
         ),
     )
     for one in found:
-        loop = one.kernel.main_loop()
+        loop = one.main_loop
         used = pipes(loop)
         registers = usage[one.kernel.architecture, one.kernel.symbol].registers
         lines.append(
@@ -306,9 +337,9 @@ def floor_table() -> str:
             (one,) = (
                 found
                 for found in kernels
-                if (found.kernel.architecture, found.storage, found.packs) == (gpu.architecture, storage, 4)
+                if (found.kernel.architecture, found.storage, found.packs) == (gpu.architecture, storage, 2)
             )
-            loop = one.kernel.main_loop()
+            loop = one.main_loop
             used = pipes(loop)
             memory_ps = 2 * element_bytes / gpu.gigabytes_per_s * 1000
             clocks_per_ps = gpu.num_multiprocessors * gpu.gigahertz / 1000

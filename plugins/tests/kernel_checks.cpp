@@ -150,7 +150,7 @@ void check_lengths(Checks& checks)
       }
     }
   }
-  // Long enough for the four-pack kernel, with a partial last tile, and for many rounds of its grid.
+  // Long enough for the two-pack kernel, with a partial last tile, and for many rounds of its grid.
   std::int64_t const tile = gelu::kThreadsPerBlock * gelu::kPacksLong * kPerPack;
   for (std::int64_t const count : {tile - 1, tile, tile + 1, 3 * tile + 5 * kPerPack + 3, 20 * tile + 1}) {
     check_array<Storage>(checks, count, 0, 0, devices[0]);
