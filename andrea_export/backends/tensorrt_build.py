@@ -157,6 +157,9 @@ def gelu_facts(trt: Any, network: Any, gelu_layers: Sequence[str], plugin: Mappi
     many plugin layers as GELUs, or, where no plugin is wanted, there is no plugin layer at all.
     """
     became: dict[str, list[str]] = {name: [] for name in gelu_layers}
+    wanted = "native"
+    if plugin is not None:
+        wanted = f"plugin {_creator_name(plugin['name'], plugin['version'], plugin['namespace'])}"
     num_plugin_layers = 0
     strangers = []
     for index in range(network.num_layers):
@@ -165,19 +168,18 @@ def gelu_facts(trt: Any, network: Any, gelu_layers: Sequence[str], plugin: Mappi
         name, in_function = _onnx_node(layer)
         is_plugin = kind.startswith("PLUGIN")
         num_plugin_layers += is_plugin
-        implementation = _plugin_identity(trt, layer) if kind == "PLUGIN_V3" else kind
+        implementation = kind
+        if kind == "PLUGIN_V3":
+            implementation = _plugin_identity(trt, layer) or (kind if plugin is None else wanted)
         if in_function:
             implementation += " of the function body"
         if name in became:
             became[name].append(implementation)
         elif is_plugin:
             strangers.append(f"{name or layer.name}: {implementation}")
+    proven = num_plugin_layers == 0
     if plugin is not None:
-        wanted = f"plugin {_creator_name(plugin['name'], plugin['version'], plugin['namespace'])}"
         proven = num_plugin_layers == len(gelu_layers) and all(got == [wanted] for got in became.values())
-    else:
-        wanted = "native"
-        proven = num_plugin_layers == 0
     if not proven:
         shown = "; ".join(f"{name}: {' + '.join(got) or 'no layer of its own'}" for name, got in became.items())
         others = f"; other plugin layers: {', '.join(strangers)}" if strangers else ""
@@ -205,10 +207,17 @@ def _onnx_node(layer: Any) -> tuple[str, bool]:
     return (node.rpartition(" (")[0], True) if inner else (node, False)
 
 
-def _plugin_identity(trt: Any, layer: Any) -> str:
-    # The binding hands out every layer as its base class; the derived one is reached by naming it.
+def _plugin_identity(trt: Any, layer: Any) -> str | None:
+    """Which plugin a PLUGIN_V3 layer is, in its own words; None where TensorRT lets no one ask.
+
+    Before 10.4 the binding hands out no interface of a C++ plugin. There a layer at a GELU's node is the plugin that
+    the node's attributes name, as the parser knows no other way to a PLUGIN_V3 layer.
+    """
+    # Every layer comes as its base class; the derived one is reached by naming it.
     layer.__class__ = trt.IPluginV3Layer
     core = layer.plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
+    if core is None:
+        return None
     return f"plugin {_creator_name(core.plugin_name, core.plugin_version, core.plugin_namespace)}"
 
 
