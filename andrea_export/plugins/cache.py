@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,9 +101,8 @@ def cached_build(cache_dir: Path, build: CmakeBuild, *, on_line: Callable[[str],
 
 
 def _build_entry(folder: Path, entry: Path, build: CmakeBuild, on_line: Callable[[str], None] | None) -> CachedLibrary:
-    # Left by a build that was killed: the lock says that none is running.
     for leftover in folder.glob(f".{entry.name}.*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        _remove_leftover(leftover)
     log = folder / f"{entry.name}.log"
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{entry.name}.", ignore_cleanup_errors=True) as temporary:
         work = Path(temporary) / "build"
@@ -138,6 +139,19 @@ def _build_entry(folder: Path, entry: Path, build: CmakeBuild, on_line: Callable
             entry.rename(Path(temporary) / "damaged")
         finished.rename(entry)
     return CachedLibrary(library=entry / built.name, library_sha256=sha256, key=build.key, reused=False)
+
+
+def _remove_leftover(folder: Path) -> None:
+    """Removes what a killed build left; the lock says that none is running.
+
+    Its compilers may outlive it by a moment and write into the folder while it is removed, so once is not enough.
+    What is still there after two seconds is left to the next build: it is in nobody's way.
+    """
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 def _whole_entry(entry: Path, build: CmakeBuild) -> CachedLibrary | None:
@@ -189,8 +203,9 @@ def _first_error(lines: list[str], code: int) -> str:
     """The line a person would look for: the compiler's first error, or CMake's with the message under it."""
     for index, line in enumerate(lines):
         if line.startswith("CMake Error"):
-            message = next((text.strip() for text in lines[index + 1 :] if text.strip()), "")
-            return f"{line.strip()} {message}".strip()
+            # CMake wraps its message into indented lines, with empty ones around long words.
+            indented = itertools.takewhile(lambda text: text[:1] in ("", " "), lines[index + 1 :])
+            return " ".join(f"{line} {' '.join(indented)}".split())
         if re.search(r"\b(fatal )?error\b\s*[:#(]|\berror:|undefined reference|ptxas fatal", line):
             return line.strip()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
