@@ -405,6 +405,8 @@ def _engine_record(bundle: Bundle, engine: Path) -> dict[str, str]:
 
 
 def _as_text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
     return value if isinstance(value, str) else json.dumps(value)
 
 

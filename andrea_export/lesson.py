@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea_export.backends.base import Session, zero_cache
+from andrea_export.dtypes import DTYPES
 from andrea_export.errors import RunError, UsageError
 from andrea_export.generation import step_feeds
 from andrea_export.specs import present_names
@@ -134,9 +135,14 @@ def attention_weights_name(block: int) -> str:
     return f"blocks.{block}.attn.weights"
 
 
-def run_lesson(session: Session, config: AndreaConfig, tokens: Sequence[int]) -> BackendLayers:
-    """One forward pass over the tokens, with an empty cache. Raises: RunError."""
-    cache = zero_cache(config, batch=1, past=0, dtype=np.dtype(np.float32))
+def run_lesson(
+    session: Session, config: AndreaConfig, tokens: Sequence[int], *, cache_dtype: str = "fp32"
+) -> BackendLayers:
+    """One forward pass over the tokens, with an empty cache of that type (a key of ``dtypes.DTYPES``).
+
+    Raises: RunError.
+    """
+    cache = zero_cache(config, batch=1, past=0, dtype=DTYPES[cache_dtype].numpy)
     return BackendLayers(name=session.name, layers=session.run(step_feeds(tokens, 0, cache)))
 
 

@@ -106,15 +106,18 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, str |
             "free memory, or build a smaller preset",
             EXIT_UNAVAILABLE,
         )
-    if isinstance(error, ImportError):
-        if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("andrea"):
-            return (
-                f"the Python package '{error.name.split('.')[0]}' is not installed",
-                "pip install 'andrea-export[cpu,rtx,plugin]', and see andrea-export doctor",
-                EXIT_UNAVAILABLE,
-            )
-        if error.path is not None and error.name is not None and not error.name.startswith("andrea"):
-            return f"the Python package '{error.name}' cannot be loaded: {error}", "reinstall it", EXIT_UNAVAILABLE
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("andrea"):
+        return (
+            f"the Python package '{error.name.split('.')[0]}' is not installed",
+            "pip install 'andrea-export[cpu,rtx,plugin]', and see andrea-export doctor",
+            EXIT_UNAVAILABLE,
+        )
+    if isinstance(error, ImportError | OSError) and "shared object" in str(error):  # the dynamic loader's own words
+        return (
+            f"a library cannot be loaded: {error}",
+            "reinstall its package; see andrea-export doctor",
+            EXIT_UNAVAILABLE,
+        )
     if isinstance(error, OSError) and error.errno is None and "requested and" in str(error):
         # numpy's tofile says how much it wrote, not why it stopped.
         return (

@@ -101,16 +101,16 @@ def _default_backends() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """What is traced: the reference model, and the folder its canonical file and engines are in, or can be put in."""
+    """What is traced: the reference model, and the folder its canonical file is in, or can be put in."""
 
     loaded: LoadedModel
     folder: Path
-    is_bundle: bool
+    bundle: Bundle | None = None
 
     def model(self) -> Path:
         """The canonical ONNX file; without a bundle it is exported now."""
         path = self.folder / "model.onnx"
-        if not self.is_bundle and not path.exists():
+        if self.bundle is None and not path.exists():
             from andrea_export.canonical import export_canonical
 
             return export_canonical(self.loaded, self.folder)
@@ -123,13 +123,13 @@ def _source(bundle: Path | None, *, preset: str | None, checkpoint: Path | None,
         from andrea_export.bundle import open_bundle
 
         opened = open_bundle(bundle)
-        yield _Source(loaded=_reference_of(opened, checkpoint), folder=opened.path, is_bundle=True)
+        yield _Source(loaded=_reference_of(opened, checkpoint), folder=opened.path, bundle=opened)
         return
     from andrea_export.checkpoint import load_model
 
     loaded = load_model(preset=preset, checkpoint=checkpoint, seed=seed or 0)
     with tempfile.TemporaryDirectory(prefix="andrea-trace-") as folder:
-        yield _Source(loaded=loaded, folder=Path(folder), is_bundle=False)
+        yield _Source(loaded=loaded, folder=Path(folder))
 
 
 def _reference_of(bundle: Bundle, checkpoint: Path | None) -> LoadedModel:
@@ -187,20 +187,20 @@ def _run_engine(name: str, source: _Source, ids: tuple[int, ...]) -> BackendLaye
     from andrea_export.backends import engine_backend
     from andrea_export.errors import BackendUnavailable
     from andrea_export.lesson import BackendLayers, run_lesson
+    from andrea_export.precision import PRECISIONS
 
-    engines = (
-        {path.stem: path for path in sorted((source.folder / "engines").glob("*.plan"))} if source.is_bundle else {}
-    )
-    if name not in engines:
-        there = ", ".join(("torch", "onnxruntime-cpu", *engines))
+    entries = {Path(entry.file).stem: entry for entry in source.bundle.manifest.engines} if source.bundle else {}
+    if name not in entries:
+        there = ", ".join(("torch", "onnxruntime-cpu", *entries))
         raise UsageError(f"unknown backend '{name}'", hint=f"here there are: {there}; engines are those of a BUNDLE")
-    target = "tensorrt-rtx" if name.startswith("tensorrt-rtx") else "tensorrt"
-    engine = engine_backend(target)
+    facts = entries[name].facts
+    engine = engine_backend(facts.target)
     runnable = engine.can_run()
     if not runnable.available:
         raise BackendUnavailable(f"backend {name}: {runnable.reason}", hint=runnable.hint)
-    with engine.open(engines[name]) as session:
-        return BackendLayers(name=name, layers=run_lesson(session, source.loaded.config, ids).layers)
+    with engine.open(source.folder / entries[name].file) as session:
+        run = run_lesson(session, source.loaded.config, ids, cache_dtype=PRECISIONS[facts.precision].cache_dtype)
+    return BackendLayers(name=name, layers=run.layers)
 
 
 def _lines(result: Trace) -> Iterator[str]:

@@ -93,6 +93,12 @@ def test_an_error_with_json_is_one_document(andrea: Andrea, tmp_path: Path) -> N
         (OSError("65536 requested and 4456 written"), 3, "a file was not written whole"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: Permission denied"),
         (ModuleNotFoundError("No module named 'onnx'", name="onnx"), 3, "the Python package 'onnx' is not installed"),
+        (ImportError("libcudart.so.13: cannot open shared object file: No such file"), 3, "a library cannot be loaded"),
+        (
+            OSError("libtorch.so: failed to map segment from shared object"),
+            3,
+            "a library cannot be loaded: libtorch.so",
+        ),
         (ValueError("two\nlines"), 70, "a bug in andrea-export: ValueError"),
         (ModuleNotFoundError("No module named 'andrea_export.x'", name="andrea_export.x"), 70, "a bug"),
     ],

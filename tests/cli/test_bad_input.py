@@ -238,6 +238,30 @@ def test_a_target_this_machine_cannot_build(andrea: Andrea, tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_a_compiler(andrea: Andrea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from andrea_export.backends import engine_backend
+    from andrea_export.backends.base import Availability
+    from andrea_export.errors import BackendUnavailable
+    from andrea_export.plugins import toolchain
+
+    def absent() -> None:
+        raise BackendUnavailable("no g++", hint="apt-get install g++")
+
+    monkeypatch.setattr(type(engine_backend("tensorrt-rtx")), "can_build", lambda self: Availability(available=True))
+    monkeypatch.setattr(toolchain, "find_gxx", absent)
+    outcome = andrea("build", tmp_path / "out", "--preset", "andrea-tiny", "--target", "tensorrt-rtx")
+    assert "the plugin cannot be compiled without g++" in refused(outcome, code=3)
+    assert outcome.hint == "apt-get install g++"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_that_cannot_run_here(andrea: Andrea, built_bundle: Path) -> None:
+    outcome = andrea("trace", built_bundle, "--backend", "tensorrt-rtx-fp16")
+    assert refused(outcome) == "unknown backend 'tensorrt-rtx-fp16'"  # this bundle has no engine
+    assert outcome.hint is not None
+    assert "torch, onnxruntime-cpu" in outcome.hint
+
+
 # --- outputs ----------------------------------------------------------------------------------------------------------
 
 
