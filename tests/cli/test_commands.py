@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from andrea_export.backends.base import Availability, EngineFacts
+from andrea_export.backends.torch_reference import TorchSession
+from andrea_export.bundle import EngineEntry, file_entry, open_bundle, seal
+from andrea_export.checkpoint import LoadedModel
 from tests.conftest import Andrea
 
 
@@ -25,6 +30,30 @@ def plant_fault(bundle: Path) -> None:
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     (bundle / "model.onnx.data").unlink()
     onnx.save(model, bundle / "model.onnx", save_as_external_data=True, location="model.onnx.data")
+
+
+def add_engine_entry(bundle: Path, num_gelus: int) -> None:
+    """Adds an engine to the bundle's manifest, and a file that stands for it."""
+    (bundle / "engines").mkdir()
+    file = bundle / "engines/tensorrt-rtx-fp16.plan"
+    file.write_bytes(b"vtrt stands for an engine")
+    facts = EngineFacts(
+        target="tensorrt-rtx",
+        precision="fp16",
+        num_gelu_nodes=num_gelus,
+        num_plugin_layers=num_gelus,
+        gelu_implementations={},
+        num_network_layers=100,
+        plugin_embedded=True,
+        tf32=False,
+        tensorrt_version="1.7.1.116",
+        engine_bytes=file.stat().st_size,
+        seconds=1.0,
+        peak_memory_bytes=1,
+    )
+    manifest = open_bundle(bundle).manifest
+    entry = EngineEntry(file="engines/tensorrt-rtx-fp16.plan", native_twin=False, facts=facts)
+    seal(bundle, replace(manifest, engines=(entry,), files={**manifest.files, entry.file: file_entry(file)}))
 
 
 # --- build ------------------------------------------------------------------------------------------------------------
@@ -214,6 +243,30 @@ def test_trace_exports_what_a_backend_needs(andrea: Andrea) -> None:
     document = json.loads(outcome.stdout)
     assert document["backends"] == ["onnxruntime-cpu", "torch"]
     assert document["weights"] == "untrained weights (GPT-2 initialisation, seed 0)"
+
+
+def test_trace_an_engine_beside_torch(
+    andrea: Andrea, bundle: Path, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is played by torch in the engine's precision: what is shown is what an engine's outputs hold."""
+    add_engine_entry(bundle, tiny.config.n_layer)
+    opened: list[Path] = []
+
+    class Backend:
+        def can_run(self) -> Availability:
+            return Availability(available=True)
+
+        def open(self, engine: Path) -> TorchSession:
+            opened.append(engine)
+            return TorchSession(tiny.model, precision="fp16")
+
+    monkeypatch.setattr("andrea_export.backends.engine_backend", lambda target: Backend())
+    outcome = andrea("trace", bundle, "--backend", "torch", "--backend", "tensorrt-rtx-fp16")
+    assert outcome.code == 0, outcome.stderr
+    assert opened == [bundle / "engines/tensorrt-rtx-fp16.plan"]
+    lines = [line for line in outcome.stdout.splitlines() if "tensorrt-rtx-fp16" in line]
+    assert len(lines) == 14
+    assert [line for line in lines if "fused away" not in line] == [lines[3], lines[4]]  # k and v
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------
