@@ -1,4 +1,4 @@
-"""The registry of backends: name → where its class lives. A backend is one file and one line here; it is imported on use."""
+"""The registry of backends: name → where its class lives, imported on use. A backend is one file and one line here."""
 
 from __future__ import annotations
 
