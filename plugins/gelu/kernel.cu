@@ -77,11 +77,11 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kMinBlocksPerMultiprocessor)
   for (std::int64_t tile = blockIdx.x * kTile; tile < packs_in_tiles; tile += gridDim.x * kTile) {
     Pack packs[kPacks];
 #pragma unroll
-    for (std::int32_t k = 0; k < kPacks; ++k) {
+    for (std::int64_t k = 0; k < kPacks; ++k) {
       packs[k] = input_packs[tile + k * kThreadsPerBlock + threadIdx.x];
     }
 #pragma unroll
-    for (std::int32_t k = 0; k < kPacks; ++k) {
+    for (std::int64_t k = 0; k < kPacks; ++k) {
       apply_to_pack<Storage>(packs[k]);
       output_packs[tile + k * kThreadsPerBlock + threadIdx.x] = packs[k];
     }

@@ -295,17 +295,17 @@ int check_library(char const* path, char const* name, char const* version, char 
 }  // namespace
 }  // namespace andrea::tests
 
-int main(int num_arguments, char** arguments)
+int main(int num_arguments, char const* const* arguments)
 {
   if (num_arguments != 6) {
-    std::fprintf(stderr, "usage: contract_checks LIBRARY NAME VERSION NAMESPACE cpu|no-gpu\n");
+    (void)std::fprintf(stderr, "usage: contract_checks LIBRARY NAME VERSION NAMESPACE cpu|no-gpu\n");
     return 2;
   }
   try {
     bool const computes = std::strcmp(arguments[5], "cpu") == 0;
     return andrea::tests::check_library(arguments[1], arguments[2], arguments[3], arguments[4], computes);
   } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    (void)std::fprintf(stderr, "%s\n", error.what());
     return 2;
   }
 }

@@ -41,12 +41,12 @@ void* andrea_harness_open(char const* library, char* reason, std::int64_t capaci
       session->attached = andrea::tests::plugin_from_pointer(plugin.runtime->attachToContext(nullptr));
     }
     if (session->attached.owner == nullptr) {
-      std::snprintf(reason, static_cast<std::size_t>(capacity), "%s gives no plugin", library);
+      (void)std::snprintf(reason, static_cast<std::size_t>(capacity), "%s gives no plugin", library);
       return nullptr;
     }
     return session.release();
   } catch (std::exception const& error) {
-    std::snprintf(reason, static_cast<std::size_t>(capacity), "%s", error.what());
+    (void)std::snprintf(reason, static_cast<std::size_t>(capacity), "%s", error.what());
     return nullptr;
   }
 }

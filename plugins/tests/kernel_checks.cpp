@@ -151,7 +151,7 @@ void check_lengths(Checks& checks)
     }
   }
   // Long enough for the two-pack kernel, with a partial last tile, and for many rounds of its grid.
-  std::int64_t const tile = gelu::kThreadsPerBlock * gelu::kPacksLong * kPerPack;
+  std::int64_t const tile = kPerPack * gelu::kThreadsPerBlock * gelu::kPacksLong;
   for (std::int64_t const count : {tile - 1, tile, tile + 1, 3 * tile + 5 * kPerPack + 3, 20 * tile + 1}) {
     check_array<Storage>(checks, count, 0, 0, devices[0]);
     check_array<Storage>(checks, count, 1, 1, devices[0]);
@@ -190,9 +190,10 @@ template <typename Storage>
 void check_huge(Checks& checks)
 {
   using Bits = typename Storage::Bits;
-  constexpr std::int64_t kCount = (std::int64_t{1} << 31) + 5;
+  constexpr std::int64_t kTwoTo31 = 0x80000000;
+  constexpr std::int64_t kCount = kTwoTo31 + 5;
   constexpr std::int64_t kPerPack = gelu::kPackBytes / static_cast<std::int64_t>(sizeof(Bits));
-  constexpr std::int64_t kTile = gelu::kThreadsPerBlock * gelu::kPacksLong * kPerPack;
+  constexpr std::int64_t kTile = kPerPack * gelu::kThreadsPerBlock * gelu::kPacksLong;
   constexpr std::int64_t kLastTile = (kCount / kPerPack * kPerPack - 1) / kTile;
   DeviceLimits const limits{132, 2048};
   std::string const name = std::string(Reference<Storage>::kName) + " 2^31 + 5: ";
@@ -206,7 +207,7 @@ void check_huge(Checks& checks)
   gelu::Split const split = gelu::split_from_addresses(
       reinterpret_cast<std::uintptr_t>(input), reinterpret_cast<std::uintptr_t>(output), kCount, sizeof(Bits));
   std::int64_t const num_blocks = gelu::grid_from_split(split, 132, 2048).num_blocks;
-  std::int64_t const tiles[] = {0, 1, (std::int64_t{1} << 31) / kTile - 1, kLastTile};
+  std::int64_t const tiles[] = {0, 1, kTwoTo31 / kTile - 1, kLastTile};
   auto const each_element = [&](std::int64_t tile, auto&& visit) {
     for (std::int64_t i = tile * kTile; i < (tile + 1) * kTile && i < kCount / kPerPack * kPerPack; ++i) {
       visit(i);
@@ -245,7 +246,7 @@ void check_huge(Checks& checks)
 }  // namespace
 }  // namespace andrea::tests
 
-int main(int num_arguments, char** arguments)
+int main(int num_arguments, char const* const* arguments)
 {
   andrea::tests::Checks checks;
   if (num_arguments > 1 && std::strcmp(arguments[1], "huge") == 0) {

@@ -27,11 +27,9 @@ PluginLibrary::PluginLibrary(std::string const& path) : handle_(dlopen(path.c_st
     throw std::runtime_error(path + " lacks getCreators or setLoggerFinder");
   }
   using GetCreators = nvinfer1::IPluginCreatorInterface* const* (*)(std::int32_t&);
-  GetCreators creators_of = nullptr;
-  std::memcpy(&creators_of, &get_creators, sizeof creators_of);
+  auto const creators_of = reinterpret_cast<GetCreators>(get_creators);
   using SetLoggerFinder = void (*)(nvinfer1::ILoggerFinder*);
-  SetLoggerFinder hand_over = nullptr;
-  std::memcpy(&hand_over, &set_logger_finder, sizeof hand_over);
+  auto const hand_over = reinterpret_cast<SetLoggerFinder>(set_logger_finder);
   hand_over(reinterpret_cast<nvinfer1::ILoggerFinder*>(untouchable));
 
   std::int32_t count = 0;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from andrea_export.errors import BackendUnavailable
 from andrea_export.plugins import HostGelu, PluginBuild, build_host_library, build_plugin_library
+from andrea_export.plugins.toolchain import find_cmake, find_ninja
 
 # Tests are imported by path, so the modules they share are not found by themselves.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -55,11 +55,15 @@ def host_gelu() -> HostGelu:
 
 def build_test_programs(folder: Path, *definitions: str) -> Path:
     """The folder with the C++ test programs, compiled by g++ alone; ninja does nothing where nothing changed."""
-    cmake = shutil.which("cmake")
-    assert cmake is not None, "cmake is part of the test environment"
+    cmake = str(find_cmake().path)
     configure = [cmake, "-S", str(REPOSITORY / "plugins"), "-B", str(folder), "-G", "Ninja"]
     build = [cmake, "--build", str(folder), "--target", "andrea_tests", "-j", "2"]
-    options = ["-DANDREA_HOST_ONLY=ON", "-DANDREA_BUILD_TESTS=ON", *definitions]
+    options = [
+        f"-DCMAKE_MAKE_PROGRAM={find_ninja().path}",
+        "-DANDREA_HOST_ONLY=ON",
+        "-DANDREA_BUILD_TESTS=ON",
+        *definitions,
+    ]
     for command in ([*configure, *options], build):
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, finished.stdout + finished.stderr

@@ -293,9 +293,14 @@ def test_an_operator_row_the_plugin_cannot_serve(
 
 def cpu_plugin(sources: Path, folder: Path) -> Path:
     """The plugin over the CPU grid, which g++ alone compiles: same creators, same row."""
-    configure = ["cmake", "-S", str(sources), "-B", str(folder), "-G", "Ninja"]
-    options = ["-DANDREA_HOST_ONLY=ON", "-DANDREA_BUILD_TESTS=ON"]
-    build = ["cmake", "--build", str(folder), "--target", "andrea_plugins_cpu", "-j", "2"]
+    cmake = str(toolchain.find_cmake().path)
+    configure = [cmake, "-S", str(sources), "-B", str(folder), "-G", "Ninja"]
+    options = [
+        f"-DCMAKE_MAKE_PROGRAM={toolchain.find_ninja().path}",
+        "-DANDREA_HOST_ONLY=ON",
+        "-DANDREA_BUILD_TESTS=ON",
+    ]
+    build = [cmake, "--build", str(folder), "--target", "andrea_plugins_cpu", "-j", "2"]
     for command in ([*configure, *options], build):
         subprocess.run(command, check=True, capture_output=True)
     return folder / "libandrea_plugins_cpu.so"
