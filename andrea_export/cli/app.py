@@ -20,7 +20,7 @@ import typer.main
 
 from andrea_export import __version__
 from andrea_export.cli import build, doctor, inspect, run, trace, validate
-from andrea_export.cli.output import OutputClosed, emit, emit_json, note, note_error, one_line
+from andrea_export.cli.output import OutputClosed, emit, emit_json, note, note_error, one_line, write_anything
 from andrea_export.errors import AndreaError
 
 EXIT_UNAVAILABLE = 3
@@ -65,6 +65,7 @@ def _global_options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits with its code; never lets a traceback out unless ``--debug`` is given."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    write_anything()
     with _terminate_cleanly():
         code = _run(given)
         code = _flush(code)

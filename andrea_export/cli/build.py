@@ -34,18 +34,18 @@ def register(app: typer.Typer) -> None:
 def build(
     output: Annotated[
         Path | None,
-        typer.Argument(help="The bundle to make. [default: the preset's name, here]", metavar="[OUTPUT]"),
+        typer.Argument(help="The bundle to make. (default: the preset's name, here)", metavar="OUTPUT"),
     ] = None,
     preset: PresetOption = None,
     checkpoint: CheckpointOption = None,
     seed: SeedOption = None,
     target: Annotated[
         list[TargetChoice] | None,
-        typer.Option("--target", help="What to make. Repeat it. [default: all this machine can]", show_default=False),
+        typer.Option("--target", help="What to make. Repeat it. (default: all this machine can)", show_default=False),
     ] = None,
     precision: Annotated[
         list[PrecisionChoice] | None,
-        typer.Option("--precision", help="Precision of the engines. Repeat it. [default: fp32]", show_default=False),
+        typer.Option("--precision", help="Precision of the engines. Repeat it. (default: fp32)", show_default=False),
     ] = None,
     recipe: Annotated[
         Path | None,

@@ -53,13 +53,13 @@ CheckpointOption = Annotated[
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option("--seed", help="Seed of the untrained weights. [default: 0]", metavar="N"),
+    typer.Option("--seed", help="Seed of the untrained weights. (default: 0)", metavar="N"),
 ]
 CacheDirOption = Annotated[
     Path | None,
     typer.Option(
         "--cache-dir",
-        help="Where compiled plugins are kept. [default: $XDG_CACHE_HOME/andrea-export or ~/.cache/andrea-export]",
+        help="Where compiled plugins are kept. (default: $XDG_CACHE_HOME/andrea-export or ~/.cache/andrea-export)",
         metavar="FOLDER",
         show_default=False,
     ),

@@ -5,6 +5,7 @@ Nothing here needs colour to be read; a verdict is coloured only on a terminal, 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -16,6 +17,13 @@ _COLOURS = {"pass": "32", "fail": "31", "not-measured": "33", "error": "31"}
 
 class OutputClosed(Exception):
     """The reader of stdout went away (``andrea-export … | head -1``)."""
+
+
+def write_anything() -> None:
+    """Lets both streams write any text: what their encoding lacks, and file names that are no text, become escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def emit(text: str = "", *, end: str = "\n") -> None:

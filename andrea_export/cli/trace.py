@@ -34,7 +34,7 @@ def trace(
         Path | None,
         typer.Argument(
             help="A bundle. Without one, the model of --preset, --checkpoint and --seed.",
-            metavar="[BUNDLE]",
+            metavar="BUNDLE",
             show_default=False,
         ),
     ] = None,
@@ -46,7 +46,7 @@ def trace(
         int | None,
         typer.Option(
             "--position",
-            help="Which of the tokens to trace, from 0. [default: the last]",
+            help="Which of the tokens to trace, from 0. (default: the last)",
             metavar="N",
             show_default=False,
         ),
@@ -57,7 +57,7 @@ def trace(
             "--backend",
             help="torch, onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt, onnxruntime-tensorrt-rtx, or an "
             "engine of the bundle such as tensorrt-rtx-fp16. Repeat it; the others are compared with the first. "
-            "[default: torch and, where it is installed, onnxruntime-cpu]",
+            "(default: torch and, where it is installed, onnxruntime-cpu)",
             metavar="NAME",
             show_default=False,
         ),

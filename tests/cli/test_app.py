@@ -149,6 +149,26 @@ def test_a_closed_pipe_is_no_error_message() -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
+def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    run = {"capture_output": True, "env": environment, "check": False, "timeout": 60}
+    done = subprocess.run([*PROGRAM, "trace", "--preset", "andrea-tiny", "--backend", "torch"], **run)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    assert b"h = m\\xb7W_1 + b_1" in done.stdout
+    odd = os.fsencode(tmp_path) + b"/\xff"
+    done = subprocess.run([*PROGRAM, "inspect", odd], **run)  # type: ignore[call-overload]
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: ")
+    assert b"no such file or folder" in done.stderr
+
+
+def test_help_states_the_defaults(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    outcome = andrea("build", "--help")
+    for default in ("the preset's name, here", "all this machine can", "fp32", "$XDG_CACHE_HOME/andrea-export"):
+        assert f"(default: {default}" in outcome.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     command = [*PROGRAM, "build", "out", "--preset", "andrea-tiny", "--target", "onnx", "--cache-dir", "cache"]
