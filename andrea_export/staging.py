@@ -51,14 +51,9 @@ def staged(output: Path) -> Iterator[Staging]:
     """
     output = output.absolute()
     made_parent = _first_missing(output.parent)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(output)
-        staging = output.with_name(f".{output.name}.building-{os.getpid()}")
-        staging.mkdir()
-    except OSError as error:
-        raise UsageError(f"output {output} cannot be written: {error.strerror or error}") from None
-    try:
+    staging = output.with_name(f".{output.name}.building-{os.getpid()}")
+    try:  # from before the folder exists: a signal may come between making it and the next line
+        _make(output, staging)
         state = Staging(folder=staging)
         yield state
         if state.replaces:
@@ -67,9 +62,29 @@ def staged(output: Path) -> Iterator[Staging]:
             shutil.rmtree(staging)
     except BaseException:  # also KeyboardInterrupt: nothing half-written stays
         shutil.rmtree(staging, ignore_errors=True)
-        if made_parent is not None and not output.exists():
-            shutil.rmtree(made_parent, ignore_errors=True)
+        if made_parent is not None:
+            _remove_empty(output.parent, made_parent)
         raise
+
+
+def _make(output: Path, staging: Path) -> None:
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(output)
+        staging.mkdir()
+    except OSError as error:
+        raise UsageError(f"output {output} cannot be written: {error.strerror or error}") from None
+
+
+def _remove_empty(folder: Path, last: Path) -> None:
+    """Removes the folders that were made for the output, as far as nothing else has come into them since."""
+    for made in (folder, *folder.parents):
+        try:
+            made.rmdir()
+        except OSError:
+            return
+        if made == last:
+            return
 
 
 def _replace(output: Path, staging: Path) -> None:

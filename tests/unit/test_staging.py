@@ -134,3 +134,27 @@ def test_a_folder_without_write_permission_is_refused() -> None:
 def test_an_output_that_cannot_be_made_is_one_clear_error() -> None:
     with pytest.raises(UsageError, match="cannot be written"), staged(Path("/proc/bundle")):
         raise AssertionError("nothing can be built there")
+
+
+def test_a_failure_leaves_what_others_put_beside_it(tmp_path: Path) -> None:
+    output = tmp_path / "new" / "deep" / "out"
+    with pytest.raises(RuntimeError, match="planted"), staged(output):
+        (tmp_path / "new" / "notes.txt").write_text("of another process")
+        raise RuntimeError("planted")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "notes.txt"]
+
+
+def test_a_signal_right_after_the_folder_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+
+    def interrupted(path: Path, *arguments: object, **options: object) -> None:
+        mkdir(path, *arguments, **options)  # type: ignore[arg-type]
+        if ".building-" in path.name:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), staged(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
