@@ -171,7 +171,21 @@ def test_help_states_the_defaults(andrea: Andrea, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    command = [*PROGRAM, "build", "out", "--preset", "andrea-tiny", "--target", "onnx", "--cache-dir", "cache"]
+    # A runner started in the background may hand down an ignored SIGINT, which Python then leaves ignored.
+    default = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [
+        sys.executable,
+        "-c",
+        default + PROGRAM[2],
+        "build",
+        "out",
+        "--preset",
+        "andrea-tiny",
+        "--target",
+        "onnx",
+        "--cache-dir",
+        "cache",
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".out.*")):
