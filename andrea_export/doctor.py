@@ -6,8 +6,8 @@ and what a package must be is read from this distribution's own metadata.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -15,9 +15,12 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from andrea_export import __version__
+
+if TYPE_CHECKING:
+    from andrea_export.backends.base import Availability
 
 DISTRIBUTION = "andrea-export"
 
@@ -82,7 +85,6 @@ class Requirement:
 
     name: str
     specifier: str
-    extra: str | None
 
     def problem(self) -> str | None:
         """None if it is installed and new enough, else what is wrong; an ``==`` pin is held up to its ``.*``."""
@@ -112,25 +114,22 @@ def requirements(extra: str | None) -> tuple[Requirement, ...]:
         named = _EXTRA.search(marker)
         if (named.group("extra") if named else None) != extra or "python_version" in marker:
             continue
-        found.append(Requirement(name=match.group("name"), specifier=(match.group("spec") or "").strip(), extra=extra))
+        found.append(Requirement(name=match.group("name"), specifier=(match.group("spec") or "").strip()))
     return tuple(found)
 
 
-def _packages(extra: str | None, hint: str) -> Finding:
-    """Whether all packages of an extra are here, every missing one named."""
+def _base() -> Finding:
+    """Whether the packages every step needs are here, each missing one named."""
+    hint = f"pip install {DISTRIBUTION}"
     try:
-        wanted = requirements(extra)
+        wanted = requirements(None)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(
-            available=False, detail=f"{DISTRIBUTION} itself is not installed", hint="pip install andrea-export"
-        )
+        return Finding(available=False, detail=f"{DISTRIBUTION} itself is not installed", hint=hint)
     problems = [problem for requirement in wanted if (problem := requirement.problem()) is not None]
     if problems:
         return Finding(available=False, detail="; ".join(problems), hint=hint)
-    shown = ", ".join(
-        f"{requirement.name} {importlib.metadata.version(requirement.name)}" for requirement in wanted[:3]
-    )
-    return Finding(available=True, detail=shown)
+    shown = (name for name in ("torch", "onnx", "onnx-ir") if name in {requirement.name for requirement in wanted})
+    return Finding(available=True, detail=", ".join(f"{name} {importlib.metadata.version(name)}" for name in shown))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -141,31 +140,26 @@ def _numbers(version: str) -> tuple[int, ...]:
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
-def _base() -> Finding:
-    return _packages(None, "pip install andrea-export")
+Look = Callable[[], Finding]
 
 
-def _export() -> Finding:
-    return _base()
+def _each(*looks: Look) -> Look:
+    """All of these in order: the first that is missing, else the last."""
 
+    def look() -> Finding:
+        found = Finding(available=True, detail="")
+        for one in looks:
+            found = one()
+            if not found.available:
+                break
+        return found
 
-def _validate() -> Finding:
-    base = _base()
-    return _packages_of_onnxruntime() if base.available else base
-
-
-def _packages_of_onnxruntime() -> Finding:
-    if importlib.util.find_spec("onnxruntime") is None:
-        return Finding(available=False, detail="onnxruntime is not installed", hint="pip install 'andrea-export[cpu]'")
-    return _provider("cpu")
+    return look
 
 
 def _compile_plugin() -> Finding:
     if os.name != "posix" or platform.system() != "Linux":
         return Finding(available=False, detail=f"the plugin is built on Linux, this is {platform.system()}")
-    base = _base()  # the plugin's build is driven by this package, which needs its own packages first
-    if not base.available:
-        return base
 
     from andrea_export.plugins import compiler_status
 
@@ -186,59 +180,37 @@ def _number_in(text: str | None) -> str:
     return found.group() if found else "of unknown version"
 
 
-def _build(target: str) -> Callable[[], Finding]:
+def _engine_builder(target: str) -> Look:
     def look() -> Finding:
-        base = _base()
-        if not base.available:
-            return base
-
         from andrea_export.backends import engine_backend
 
-        status = engine_backend(target).can_build()
-        return Finding(
-            available=status.available,
-            detail=_versions(status.versions) if status.available else status.reason,
-            hint=status.hint,
-        )
+        return _finding(engine_backend(target).can_build())
 
     return look
 
 
-def _run_engine(target: str) -> Callable[[], Finding]:
+def _engine_runner(target: str) -> Look:
     def look() -> Finding:
-        base = _base()
-        if not base.available:
-            return base
-
         from andrea_export.backends import engine_backend
 
-        status = engine_backend(target).can_run()
-        return Finding(
-            available=status.available,
-            detail=_versions(status.versions) if status.available else status.reason,
-            hint=status.hint,
-        )
+        return _finding(engine_backend(target).can_run())
 
     return look
 
 
-def _run(provider: str) -> Callable[[], Finding]:
+def _provider(name: str) -> Look:
     def look() -> Finding:
-        base = _base()
-        return _provider(provider) if base.available else base
+        from andrea_export.backends.onnxruntime import provider_availability
+
+        return _finding(provider_availability(name))
 
     return look
 
 
-def _provider(name: str) -> Finding:
-    from andrea_export.backends.onnxruntime import provider_availability
-
-    status = provider_availability(name)
-    if not status.available:
-        return Finding(available=False, detail=status.reason, hint=status.hint)
-    if name != "cpu" and not (gpu := _gpu()).available:
-        return gpu
-    return Finding(available=True, detail=_versions(status.versions))
+def _finding(status: Availability) -> Finding:
+    """A backend's own answer as a finding."""
+    versions = ", ".join(f"{name} {version}" for name, version in status.versions.items())
+    return Finding(available=status.available, detail=versions if status.available else status.reason, hint=status.hint)
 
 
 def _gpu() -> Finding:
@@ -246,7 +218,11 @@ def _gpu() -> Finding:
     tool = shutil.which("nvidia-smi")
     hint = "needs an NVIDIA GPU; on a machine that has one, install NVIDIA's driver"
     if tool is None:
-        return Finding(available=False, detail="no NVIDIA driver (no nvidia-smi)", hint=hint)
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return Finding(available=False, detail="no NVIDIA driver (neither nvidia-smi nor libcuda.so.1)", hint=hint)
+        return Finding(available=True, detail="libcuda.so.1 loads; there is no nvidia-smi to ask for more")
     query = [tool, "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
@@ -259,23 +235,24 @@ def _gpu() -> Finding:
     return Finding(available=True, detail="; ".join(lines))
 
 
-def _versions(versions: Any) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-_STEPS: tuple[tuple[str, str, Callable[[], Finding]], ...] = (
-    ("export", "torch model to canonical ONNX", _export),
-    ("validate", "layer by layer against torch, on the CPU", _validate),
-    ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _compile_plugin),
-    ("build-tensorrt-rtx", "build TensorRT-RTX engines", _build("tensorrt-rtx")),
-    ("build-tensorrt", "build TensorRT engines", _build("tensorrt")),
-    ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _run("cpu")),
-    ("run-cuda", "run it with onnxruntime on CUDA", _run("cuda")),
-    ("run-tensorrt", "run it with onnxruntime through TensorRT", _run("tensorrt")),
-    ("run-tensorrt-rtx", "run it with onnxruntime through TensorRT-RTX", _run("tensorrt-rtx")),
+_STEPS: tuple[tuple[str, str, Look], ...] = (
+    ("export", "torch model to canonical ONNX", _base),
+    ("validate", "layer by layer against torch, on the CPU", _each(_base, _provider("cpu"))),
+    ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _each(_base, _compile_plugin)),
+    (
+        "build-tensorrt-rtx",
+        "build TensorRT-RTX engines",
+        _each(_base, _compile_plugin, _engine_builder("tensorrt-rtx")),
+    ),
+    ("build-tensorrt", "build TensorRT engines", _each(_base, _compile_plugin, _engine_builder("tensorrt"))),
+    ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _each(_base, _provider("cpu"))),
     ("gpu", "an NVIDIA GPU and its driver", _gpu),
-    ("run-engines-tensorrt-rtx", "run TensorRT-RTX engines", _run_engine("tensorrt-rtx")),
-    ("run-engines-tensorrt", "run TensorRT engines", _run_engine("tensorrt")),
+    # onnxruntime-gpu lists its CUDA provider on a machine without a GPU too.
+    ("run-cuda", "run it with onnxruntime on CUDA", _each(_base, _provider("cuda"), _gpu)),
+    ("run-tensorrt", "run it with onnxruntime through TensorRT", _each(_base, _provider("tensorrt"), _gpu)),
+    ("run-tensorrt-rtx", "run it with onnxruntime through TensorRT-RTX", _each(_base, _provider("tensorrt-rtx"), _gpu)),
+    ("run-engines-tensorrt-rtx", "run TensorRT-RTX engines", _each(_base, _engine_runner("tensorrt-rtx"))),
+    ("run-engines-tensorrt", "run TensorRT engines", _each(_base, _engine_runner("tensorrt"))),
 )
 STEP_NAMES = tuple(name for name, _, _ in _STEPS)
 

@@ -282,9 +282,13 @@ def test_doctor_exits_0_whatever_it_finds(andrea: Andrea) -> None:
 
 
 def test_doctor_can_be_a_gate(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(name: str) -> None:
+        raise OSError(name)
+
     monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("ctypes.CDLL", no_library)
     assert andrea("doctor", "--require", "export").code == 0
     outcome = andrea("doctor", "--require", "export", "--require", "gpu", "--json")
     assert outcome.code == 3
-    assert outcome.error == "gpu: no NVIDIA driver (no nvidia-smi)"
+    assert outcome.error == "gpu: no NVIDIA driver (neither nvidia-smi nor libcuda.so.1)"
     assert json.loads(outcome.stdout)["steps"]

@@ -58,7 +58,7 @@ def test_versions_are_held_against_what_is_asked(
     monkeypatch: pytest.MonkeyPatch, installed: str, specifier: str, problem: str | None
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
-    assert Requirement(name="torch", specifier=specifier, extra=None).problem() == problem
+    assert Requirement(name="torch", specifier=specifier).problem() == problem
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +136,28 @@ def test_a_gpu_provider_without_a_gpu_is_not_available(monkeypatch: pytest.Monke
     from andrea_export.backends.base import Availability
 
     monkeypatch.setattr(backend, "provider_availability", lambda name: Availability(available=True))
+    monkeypatch.setattr(shutil, "which", lambda name: "/bin/false")
+    found = {entry.name: entry.available for entry in examine().steps}
+    assert not found["run-cuda"]
+    assert found["run-cpu"]
+
+
+def test_a_driver_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Jetson may have the one without the other."""
+    loaded: list[str] = []
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert not doctor._provider("cuda").available
-    assert doctor._provider("cpu").available
+    monkeypatch.setattr(doctor.ctypes, "CDLL", loaded.append)
+    assert doctor._gpu().available
+    assert loaded == ["libcuda.so.1"]
+
+
+def test_engines_need_the_plugins_compiler_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from andrea_export.errors import BackendUnavailable
+    from andrea_export.plugins import toolchain
+
+    def absent() -> None:
+        raise BackendUnavailable("no cmake", hint="pip install cmake")
+
+    monkeypatch.setattr(toolchain, "find_cmake", absent)
+    found = step("build-tensorrt-rtx")
+    assert (found.available, found.detail, found.hint) == (False, "cmake is missing", "pip install cmake")
