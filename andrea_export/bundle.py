@@ -26,6 +26,7 @@ MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
 REPORT = "report.json"
 PLUGIN = "plugins/libandrea_plugins.so"
+_LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +136,23 @@ def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
             hint="build it again, or copy it again whole",
         )
     return bundle
+
+
+def stranger_in(folder: Path) -> str | None:
+    """The first thing in a folder that no build made; None for an empty folder and for a bundle, damaged or not.
+
+    ``manifest.json`` is a common name, so having one does not make a folder a bundle: every file must have a name that
+    bundles have, and there must be a model or a manifest of ours.
+    """
+    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if not file.is_dir()]
+    for name in names:
+        if not any(PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/") for pattern in _LAYOUT):
+            return name
+    if MANIFEST in names and MODEL not in names:
+        with (folder / MANIFEST).open("rb") as file:
+            if SCHEMA.encode() not in file.read(4096):
+                return MANIFEST
+    return None
 
 
 def seal(path: Path, manifest: Manifest) -> None:

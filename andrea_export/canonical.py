@@ -10,6 +10,7 @@ so is the node that produces it; a layer's inner nodes are ``<module path>/<op t
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import logging
 import warnings
@@ -22,7 +23,7 @@ import onnx
 
 from andrea_export import __version__
 from andrea_export.checkpoint import LoadedModel, WeightsOrigin
-from andrea_export.errors import ExportError
+from andrea_export.errors import ExportError, first_line
 from andrea_export.operators import andrea_gelu
 from andrea_export.specs import graph_inputs, graph_outputs, present_names
 from andrea_model.config import AndreaConfig
@@ -176,9 +177,14 @@ def _trace_one_block(config: AndreaConfig) -> ir.Model:
                 output_names=["logits", *present_names(0)],
                 verbose=False,
             )
+    except (MemoryError, OSError, ImportError):
+        raise
     except Exception as error:  # the exporter's own errors have no common base
+        versions = ", ".join(
+            f"{name} {importlib.metadata.version(name)}" for name in ("torch", "onnxscript", "onnx-ir")
+        )
         raise ExportError(
-            f"torch.onnx.export failed: {str(error).splitlines()[0]}", hint="pip install 'torch>=2.10'"
+            f"torch.onnx.export failed: {first_line(error)}", hint=f"releases that do not fit each other? {versions}"
         ) from error
     finally:
         exporter_log.setLevel(level)

@@ -31,6 +31,11 @@ class AndreaError(Exception):
         self.hint = hint
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says; its type's name where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class UsageError(AndreaError):
     """A wrong option, recipe key, token id or output path."""
 

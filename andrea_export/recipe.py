@@ -69,7 +69,7 @@ class Recipe:
 
     preset: str | None = None
     """One of ``andrea_model.PRESETS``; left out: the checkpoint's own configuration, or andrea-120m."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the untrained weights, where no checkpoint is given."""
     targets: tuple[Target, ...] | None = None
     """Left out: everything this machine can build."""

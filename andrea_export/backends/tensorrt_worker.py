@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from andrea_export.errors import AndreaError, BuildError, RunError
+from andrea_export.errors import AndreaError, BuildError, RunError, first_line
 
 if TYPE_CHECKING:
     from andrea_export.backends.tensorrt_run import EngineRunner
@@ -105,7 +105,7 @@ class Worker:
         except AndreaError as error:
             self._replies.error(error)
         except PolygraphyException as error:
-            self._replies.error(failure(f"TensorRT refused: {str(error).splitlines()[0]}"))
+            self._replies.error(failure(f"TensorRT refused: {first_line(error)}"))
 
     def _result(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         from andrea_export.backends import tensorrt_build, tensorrt_run

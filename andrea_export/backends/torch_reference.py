@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from andrea_export.backends.base import Feeds
-from andrea_export.errors import RunError
+from andrea_export.errors import RunError, first_line
 from andrea_export.precision import HALF_MODULES
 from andrea_export.specs import present_names
 from andrea_model.model import Andrea
@@ -71,7 +71,7 @@ class TorchSession:
                     past,
                 )
         except (IndexError, RuntimeError, ValueError) as error:
-            raise RunError(f"torch cannot run these inputs: {str(error).splitlines()[0]}") from error
+            raise RunError(f"torch cannot run these inputs: {first_line(error)}") from error
         found["logits"] = _array(logits)
         for index, (key, value) in enumerate(present):
             found.update(zip(present_names(index), (_array(key), _array(value)), strict=True))

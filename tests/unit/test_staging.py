@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.bundle import MANIFEST
+from andrea_export.bundle import MANIFEST, SCHEMA
 from andrea_export.errors import UsageError
-from andrea_export.staging import check_output, staged
+from andrea_export.staging import _exchange_by_steps, check_output, staged
+
+OLD = f'{{"schema": "{SCHEMA}", "old": true}}'
 
 
 def old_bundle(path: Path) -> Path:
     path.mkdir()
-    (path / MANIFEST).write_text("old")
+    (path / MANIFEST).write_text(OLD)
     return path
 
 
@@ -36,7 +38,7 @@ def test_a_failure_leaves_no_trace_and_the_old_bundle(tmp_path: Path) -> None:
         (staging.folder / "file").write_text("x")
         raise RuntimeError
     assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
-    assert (output / MANIFEST).read_text() == "old"
+    assert (output / MANIFEST).read_text() == OLD
 
 
 def test_a_failure_removes_the_parents_it_made(tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_a_killed_build_leaves_the_old_bundle_and_the_next_one_clears_up(tmp_pat
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    assert (output / MANIFEST).read_text() == "old"
+    assert (output / MANIFEST).read_text() == OLD
     assert len(list(tmp_path.iterdir())) == 2
     with staged(output) as staging:
         (staging.folder / MANIFEST).write_text("new")
@@ -76,29 +78,91 @@ def test_a_killed_build_leaves_the_old_bundle_and_the_next_one_clears_up(tmp_pat
     assert (output / MANIFEST).read_text() == "new"
 
 
-def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+def test_without_an_exchange_a_kill_between_two_renames_loses_nothing(tmp_path: Path) -> None:
     """Then the old bundle lies beside its place: the next build puts it back before it starts."""
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    old_bundle(tmp_path / f".bundle.old-{dead.pid}")
+    old_bundle(tmp_path / ".bundle.old-x")
     output = tmp_path / "bundle"
     with pytest.raises(RuntimeError), staged(output):
-        assert (output / MANIFEST).read_text() == "old"
+        assert (output / MANIFEST).read_text() == OLD
         raise RuntimeError
-    assert (output / MANIFEST).read_text() == "old"
+    assert (output / MANIFEST).read_text() == OLD
 
 
-def test_a_build_in_progress_is_not_cleared(tmp_path: Path) -> None:
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        other = tmp_path / f".bundle.building-{sleeper.pid}"
-        other.mkdir()
-        with staged(tmp_path / "bundle"):
-            assert other.is_dir()
-        assert other.is_dir()
-    finally:
-        sleeper.kill()
-        sleeper.wait()
+def test_without_an_exchange_a_failed_rename_puts_the_old_bundle_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = old_bundle(tmp_path / "bundle")
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if ".building-" in self.name:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    new = tmp_path / ".bundle.building-x"
+    new.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        _exchange_by_steps(new, output)
+    assert (output / MANIFEST).read_text() == OLD
+    monkeypatch.undo()
+    _exchange_by_steps(new, output)
+    assert list(output.iterdir()) == [] and (new / MANIFEST).read_text() == OLD
+
+
+def test_a_build_in_progress_is_not_cleared_and_a_dead_one_is_whatever_its_process_number(tmp_path: Path) -> None:
+    dead = tmp_path / f".bundle.building-{os.getpid()}"
+    dead.mkdir()
+    with staged(tmp_path / "bundle") as alive:
+        assert not dead.exists()
+        with staged(tmp_path / "bundle") as other:
+            assert alive.folder.is_dir() and other.folder != alive.folder
+        assert alive.folder.is_dir()
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    target = old_bundle(tmp_path / "target")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    with staged(link) as staging:
+        (staging.folder / MANIFEST).write_text("new")
+    assert link.is_symlink() and (target / MANIFEST).read_text() == "new"
+    assert {file.name for file in tmp_path.iterdir()} == {"target", "link"}
+
+
+def test_the_bundle_is_as_readable_as_any_folder(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    with staged(tmp_path / "bundle"):
+        pass
+    assert (tmp_path / "bundle").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_names_that_are_patterns_are_names(tmp_path: Path) -> None:
+    other = tmp_path / ".a.building-x"
+    other.mkdir()
+    with staged(tmp_path / "[a]"):
+        pass
+    assert other.is_dir() and (tmp_path / "[a]").is_dir()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "notes.txt", "engines/mine.txt", "plugins/other.so"])
+def test_a_folder_with_anything_a_build_did_not_make_is_refused_also_at_the_end(tmp_path: Path, name: str) -> None:
+    """A browser extension has a manifest.json too."""
+    output = tmp_path / "bundle"
+    file = output / name
+    file.parent.mkdir(parents=True)
+    file.write_text("precious")
+    with pytest.raises(UsageError, match=f"{name} is nothing a build made"):
+        check_output(output)
+    with pytest.raises(UsageError, match="nothing a build made"), staged(output):
+        pass
+    assert file.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_mount_point_is_refused() -> None:
+    with pytest.raises(UsageError, match="mount point"):
+        check_output(Path("/proc"))
 
 
 def test_outputs_that_would_destroy_something_are_refused(tmp_path: Path) -> None:
