@@ -12,7 +12,7 @@ from andrea_export.backends import engine_backend
 from andrea_export.bundle import MANIFEST, Manifest, open_bundle
 from andrea_export.checkpoint import resolve_origin
 from andrea_export.errors import AndreaError, BackendUnavailable
-from andrea_export.pipeline import Pipeline, StepOutcome
+from andrea_export.pipeline import Pipeline, StepOutcome, Toolchain
 from andrea_export.progress import Progress
 from andrea_export.recipe import ENGINE_TARGETS, EngineTarget, Recipe, Target
 from andrea_export.report import Report
@@ -31,16 +31,24 @@ class BuildResult:
 
 
 def build_bundle(
-    output: Path, recipe: Recipe, *, checkpoint: Path | None, force: bool, cache_dir: Path, progress: Progress
+    output: Path,
+    recipe: Recipe,
+    *,
+    checkpoint: Path | None,
+    force: bool,
+    cache_dir: Path,
+    progress: Progress,
+    toolchain: Toolchain | None = None,
 ) -> BuildResult:
-    """Builds the bundle ``output``, or brings an earlier one there up to date; ``force`` reuses nothing.
+    """Builds the bundle ``output``, or brings an earlier one there up to date; ``force`` reuses nothing of that one.
 
     The bundle is written even if its validation fails: its report says what is wrong, and ``run`` refuses it.
     Raises: UsageError, CheckpointError, BackendUnavailable (a target asked for by name), PluginError, BuildError.
     """
     check_output(output)
+    toolchain = toolchain or Toolchain()
     config, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
-    targets, left_out = _targets(recipe)
+    targets, left_out = _targets(recipe, toolchain)
     previous = _previous(output) if not force else None
     with staged(output) as staging:
         run = Pipeline(
@@ -54,6 +62,8 @@ def build_bundle(
             cache_dir=cache_dir,
             progress=progress,
             previous=previous,
+            force=force,
+            toolchain=toolchain,
         )
         manifest, report = run.all_steps()
         staging.replaces = manifest is not previous
@@ -62,7 +72,7 @@ def build_bundle(
     )
 
 
-def _targets(recipe: Recipe) -> tuple[tuple[Target, ...], list[str]]:
+def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[Target, ...], list[str]]:
     """The targets to build, and (only where none were asked for by name) those left out, each with its reason.
 
     Raises: BackendUnavailable for a target that was asked for and cannot be built here.
@@ -73,7 +83,7 @@ def _targets(recipe: Recipe) -> tuple[tuple[Target, ...], list[str]]:
     for target in ENGINE_TARGETS:
         if asked is not None and target not in asked:
             continue
-        problem = _missing_for(target)
+        problem = _missing_for(target, toolchain)
         if problem is None:
             targets.append(target)
         elif asked is not None:
@@ -83,13 +93,13 @@ def _targets(recipe: Recipe) -> tuple[tuple[Target, ...], list[str]]:
     return tuple(targets), left_out
 
 
-def _missing_for(target: EngineTarget) -> BackendUnavailable | None:
+def _missing_for(target: EngineTarget, toolchain: Toolchain) -> BackendUnavailable | None:
     from andrea_export.plugins import compiler_status
 
     engines = engine_backend(target).can_build()
     if not engines.available:
         return BackendUnavailable(f"target {target}: {engines.reason}", hint=engines.hint)
-    missing = [tool for tool in compiler_status() if not tool.found]
+    missing = [tool for tool in compiler_status(toolkit_root=toolchain.cuda_root) if not tool.found]
     if missing:
         names = ", ".join(tool.name for tool in missing)
         return BackendUnavailable(

@@ -45,6 +45,8 @@ class PluginFacts:
     nvcc_version: str
     host_compiler: str
     architectures: tuple[str, ...]
+    tensorrt_headers: str
+    """``abi`` (this project's declarations) or the version of NVIDIA's headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,8 @@ class Manifest:
     """Parameter name → sha256 of its little-endian fp32 bytes, taken from the torch model, not from the ONNX file."""
     plugin: PluginFacts | None = None
     engines: tuple[EngineEntry, ...] = ()
-    target_gpus: tuple[str, ...] = ()
+    target_gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """File → compute capabilities it is for; ``9.0 PTX`` is compiled by the driver for any GPU from 9.0 on."""
     steps: Mapping[str, str] = field(default_factory=dict)
     """Step → hash of everything it was made from; a later build reuses a step whose hash is the same."""
     versions: Mapping[str, str] = field(default_factory=dict)

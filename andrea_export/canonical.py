@@ -37,7 +37,7 @@ WEIGHTS_FILE = "model.onnx.data"
 MODULE_KEY = "andrea.module"  # node metadata: the module path
 
 # Values smaller than this stay inside the .onnx file: shapes and axes, never weights worth mapping.
-_EXTERNAL_THRESHOLD_BYTES = 1024
+EXTERNAL_THRESHOLD_BYTES = 1024
 
 
 def export_canonical(loaded: LoadedModel, folder: Path) -> Path:
@@ -49,7 +49,7 @@ def export_canonical(loaded: LoadedModel, folder: Path) -> Path:
 
     model = canonical_graph(loaded)
     path = folder / "model.onnx"
-    ir.save(model, path, external_data=WEIGHTS_FILE, size_threshold_bytes=_EXTERNAL_THRESHOLD_BYTES)
+    ir.save(model, path, external_data=WEIGHTS_FILE, size_threshold_bytes=EXTERNAL_THRESHOLD_BYTES)
     return path
 
 
@@ -351,12 +351,9 @@ def _add_function_body(model: ir.Model) -> None:
 
     op = andrea_gelu()
     body = onnx.parser.parse_function(
-        f'<opset_import: ["" : {OPSET}], domain: "{op.domain}">\n{op.op_type} (x) => (y) {{ y = {_BODY} }}'
+        f'<opset_import: ["" : {OPSET}], domain: "{op.domain}">\n{op.op_type} (x) => (y) {{ {op.function_body} }}'
     )
     function = ir.from_proto(body)
     assert isinstance(function, ir.Function)
     model.functions[function.identifier()] = function
     model.opset_imports[op.domain] = op.opset_version
-
-
-_BODY = 'Gelu <approximate = "tanh"> (x)'

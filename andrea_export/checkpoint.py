@@ -5,6 +5,7 @@ Owns what a checkpoint must hold, and where a model's weights came from; knows n
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import struct
@@ -72,6 +73,10 @@ def load_model(*, preset: str | None, checkpoint: Path | None, seed: int) -> Loa
         return LoadedModel(model=build_model(config, seed=seed), config=config, origin=origin)
     model = build_model(config)
     _load_strictly(model, read_header(checkpoint), checkpoint)
+    if resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed) != (config, origin):
+        raise CheckpointError(
+            f"checkpoint {checkpoint} changed while it was being read", hint="copy it away from the run that writes it"
+        )
     return LoadedModel(model=model, config=config, origin=origin)
 
 
@@ -155,7 +160,13 @@ def published_header(path: Path) -> tuple[int, int] | None:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hex."""
+    """The sha256 of a file, in hex. A file that has not changed since the last call is not read again."""
+    facts = path.stat()
+    return _sha256_of(path.resolve(), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=32)
+def _sha256_of(path: Path, *_identity: int) -> str:
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 22):

@@ -374,7 +374,7 @@ def _inspect_bundle(path: Path) -> Inspection:
             **manifest.versions,
             "verdict when built": manifest.verdict,
             "precisions": ", ".join(manifest.recipe.precisions),
-            "target GPUs": ", ".join(manifest.target_gpus) or "none: no engine in it",
+            **{f"GPUs of {file}": ", ".join(gpus) for file, gpus in manifest.target_gpus.items()},
             **{f"machine: {key}": value for key, value in manifest.machine.items()},
         },
         notes=tuple(f"NOT as it was built: {problem}" for problem in mismatches)

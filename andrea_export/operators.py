@@ -25,6 +25,7 @@ class CustomOp:
     attributes: tuple[str, ...]
     storage_types: tuple[str, ...]
     function_body: str
+    """One ONNX statement over input ``x`` and output ``y``, in onnx.parser's language."""
 
     @property
     def qualified_name(self) -> str:

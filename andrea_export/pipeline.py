@@ -5,6 +5,7 @@ Every step's work is another file's.
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -26,12 +27,22 @@ from andrea_export.bundle import (
     seal,
 )
 from andrea_export.checkpoint import LoadedModel, WeightsOrigin, load_model
+from andrea_export.errors import CheckpointError
 from andrea_export.operators import andrea_gelu
+from andrea_export.plugins import build_plugin_library, check_library, compiler_status, plugin_sources_sha256
 from andrea_export.progress import Progress
 from andrea_export.recipe import ENGINE_TARGETS, EngineTarget, PrecisionName, Recipe, Target
 from andrea_export.report import Report, report_as_json, report_from_json
 from andrea_export.steps import installed_versions, step_key, tool_sha256
 from andrea_model.config import AndreaConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """Where to look for what may lie anywhere: NVIDIA's TensorRT headers, and a CUDA toolkit beside the nvcc wheels."""
+
+    tensorrt_root: Path | None = None
+    cuda_root: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,8 @@ class Pipeline:
     cache_dir: Path
     progress: Progress
     previous: Manifest | None
+    force: bool
+    toolchain: Toolchain
     keys: dict[str, str] = field(default_factory=dict)
     outcomes: list[StepOutcome] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -109,6 +122,7 @@ class Pipeline:
             step="onnx",
             config=self.config,
             origin=self.origin,
+            op=andrea_gelu(),
             tool=tool_sha256(),
             versions=installed_versions(),
         )
@@ -118,14 +132,14 @@ class Pipeline:
 
     def _plugin(self) -> PluginFacts:
         """The plugin library, from the cache if its sources and compilers are the same."""
-        from andrea_export.plugins import build_plugin_library, check_library
-
         name = "plugin"
         self.progress.start(name)
         begin = time.perf_counter()
         built = build_plugin_library(
             self.cache_dir,
             architectures=self.recipe.cuda_architectures,
+            tensorrt_root=self.toolchain.tensorrt_root,
+            toolkit_root=self.toolchain.cuda_root,
             on_line=lambda line: self.progress.detail(name, line),
         )
         check_library(built.library, andrea_gelu())
@@ -142,6 +156,7 @@ class Pipeline:
             nvcc_version=built.nvcc_version,
             host_compiler=built.host_compiler,
             architectures=tuple(built.architectures),
+            tensorrt_headers=built.tensorrt_headers,
         )
 
     def _engines(self, plugin: PluginFacts | None) -> Sequence[EngineEntry]:
@@ -210,7 +225,8 @@ class Pipeline:
         key = step_key(
             step="validate",
             made_of=dict(self.keys),
-            can_run={target: engine_backend(target).can_run().available for target in self.targets if target != "onnx"},
+            plugin_maths=(plugin_sources_sha256(), [(tool.name, tool.version) for tool in compiler_status()]),
+            can_run={target: engine_backend(target).can_run() for target in self.targets if target != "onnx"},
         )
         if self._step("validate", key, (REPORT,), make):
             return report_from_json(self.output / REPORT)
@@ -242,8 +258,10 @@ class Pipeline:
         )
 
     def _why_not(self, name: str, key: str) -> str:
+        if self.force:
+            return "made: --force"
         if self.previous is None:
-            return "made: there was no earlier bundle to reuse"
+            return "made: there is no earlier bundle"
         if name not in self.previous.steps:
             return "made: the earlier bundle has no such step"
         if self.previous.steps[name] != key:
@@ -269,12 +287,26 @@ class Pipeline:
     def _model(self) -> LoadedModel:
         if self._loaded is None:
             self._loaded = load_model(preset=self.recipe.preset, checkpoint=self.checkpoint, seed=self.recipe.seed)
+            if self._loaded.origin != self.origin:
+                raise CheckpointError(f"checkpoint {self.checkpoint} changed while the bundle was being built")
         return self._loaded
 
 
-def _target_gpus(plugin: PluginFacts | None, engines: Sequence[EngineEntry]) -> tuple[str, ...]:
-    """The compute capabilities the bundle's engines and plugin are for, as ``8.9``."""
-    if plugin is None or not engines:
-        return ()
-    numbers = [name.split("-")[0] for name in plugin.architectures]  # "80-real" is machine code only
-    return tuple(f"{number[:-1]}.{number[-1]}" for number in numbers)
+def _target_gpus(plugin: PluginFacts | None, engines: Sequence[EngineEntry]) -> dict[str, tuple[str, ...]]:
+    """File → the compute capabilities it is for: the plugin's machine code and PTX, an engine's by its flavour."""
+    if plugin is None:
+        return {}
+    return {
+        PLUGIN: tuple(name for entry in plugin.architectures for name in _compute_capabilities(entry)),
+        **{entry.file: engine_backend(entry.facts.target).target_gpus for entry in engines},
+    }
+
+
+def _compute_capabilities(architecture: str) -> tuple[str, ...]:
+    """CMake's name of an architecture as compute capabilities: ``90`` → 9.0 and its PTX, ``120-real`` → 12.0."""
+    found = re.fullmatch(r"(\d+)(\d)([a-z]?)(-real|-virtual)?", architecture)
+    if found is None:  # native, all-major: CMake's own words
+        return (architecture,)
+    name = f"{found[1]}.{found[2]}{found[3]}"
+    kinds = {"-real": (name,), "-virtual": (f"{name} PTX",)}
+    return kinds.get(found[4], (name, f"{name} PTX"))

@@ -26,7 +26,13 @@ PACKAGES = (
     "onnxruntime",
     "onnxruntime-gpu",
     "tensorrt",
+    "tensorrt-cu12",
+    "tensorrt-cu13",
+    "tensorrt-rtx",
+    "tensorrt-rtx-cu12",
     "tensorrt-rtx-cu13",
+    "tensorrt-rtx-cu13-bindings",
+    "tensorrt-rtx-cu13-libs",
 )
 
 
@@ -43,6 +49,8 @@ def tool_sha256() -> str:
     for package in (andrea_export, andrea_model):
         root = Path(str(package.__file__)).parent
         for file in sorted(root.rglob("*.py")):
+            if "_plugin_sources" in file.parts:  # a wheel's copy of the C++ folder has its own hash
+                continue
             digest.update(f"{root.name}/{file.relative_to(root).as_posix()}\0".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -68,6 +68,8 @@ class EngineBackend(Protocol):
     """Builds and runs the engines of one target."""
 
     target: EngineTarget
+    target_gpus: tuple[str, ...]
+    """Compute capabilities its engines are for, or in words what they are bound to."""
 
     def can_build(self) -> Availability:
         """Whether engines can be built on this machine."""

@@ -158,8 +158,9 @@ def _open(model: Path, row: Provider, taps: Sequence[str]) -> Any:
         options.add_session_config_entry(_FOLDER_OPTION, str(model.parent.resolve()))
     try:
         if row.plugin_package is not None:
-            return _open_with_plugin_provider(source, row, options)
-        session = onnxruntime.InferenceSession(source, options, providers=[row.ort_name], enable_fallback=0)
+            session = _open_with_plugin_provider(source, row, options)
+        else:
+            session = onnxruntime.InferenceSession(source, options, providers=[row.ort_name], enable_fallback=0)
     except _errors() as error:
         if row.name != "cpu":  # here it is the provider's libraries that are missing, far more often than the file
             raise BackendUnavailable(
@@ -182,12 +183,13 @@ def _open_with_plugin_provider(source: str | bytes, row: Provider, options: Any)
 
     assert row.plugin_package is not None
     module = importlib.import_module(row.plugin_package)
-    try:
-        onnxruntime.register_execution_provider_library(row.ort_name, str(module.get_library_path()))
-    except _errors() as error:
-        raise BackendUnavailable(
-            f"provider {row.name}: {_first_line(error)}", hint="install NVIDIA's driver"
-        ) from error
+    if row.ort_name not in {device.ep_name for device in onnxruntime.get_ep_devices()}:  # once a process
+        try:
+            onnxruntime.register_execution_provider_library(row.ort_name, str(module.get_library_path()))
+        except _errors() as error:
+            raise BackendUnavailable(
+                f"provider {row.name}: {_first_line(error)}", hint="install NVIDIA's driver"
+            ) from error
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == row.ort_name]
     if not devices:
         raise BackendUnavailable(f"provider {row.name}: it finds no device here", hint="use --provider cpu")

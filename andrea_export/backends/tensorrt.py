@@ -52,6 +52,7 @@ class _TensorRT:
     """Builds and runs engines of one flavour. ``worker`` is the child's command; tests put faults in its place."""
 
     target: EngineTarget
+    target_gpus: tuple[str, ...]
     flavour: ClassVar[Flavour]
 
     def __init__(self, worker: Sequence[str] = WORKER_COMMAND) -> None:
@@ -195,6 +196,7 @@ class TensorRT(_TensorRT):
     """Classic TensorRT, 10.x and 11.x."""
 
     target: EngineTarget = "tensorrt"
+    target_gpus = ("the model of GPU it was built on",)
     flavour = Flavour(
         product="TensorRT",
         module="tensorrt",
@@ -209,6 +211,8 @@ class TensorRTRTX(_TensorRT):
     """TensorRT-RTX, whose engines are finished on the GPU that runs them and so can be built without one."""
 
     target: EngineTarget = "tensorrt-rtx"
+    # Source: the support matrix of TensorRT-RTX 1.7 (Ampere, Ada and Blackwell; no Hopper).
+    target_gpus = ("8.0", "8.6", "8.9", "12.0", "12.1")
     flavour = Flavour(
         product="TensorRT-RTX",
         module="tensorrt_rtx",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from andrea_export.canonical import EXTERNAL_THRESHOLD_BYTES
 from andrea_export.operators import andrea_gelu
 from andrea_export.passes.contract import run_passes
 from andrea_export.passes.decompose_attention import DecomposeAttention
@@ -18,9 +19,6 @@ from andrea_export.passes.mixed_precision import MixedPrecision
 from andrea_export.passes.native_gelu import NativeGelu
 from andrea_export.passes.plugin_gelu import PluginGelu
 from andrea_export.precision import Precision
-
-# Weights smaller than this stay inside the .onnx file, as in the canonical one.
-_EXTERNAL_THRESHOLD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ def derive_engine_model(
     path = folder / "model.onnx"
     weights = f"{precision.name}.data"
     if self_contained:
-        ir.save(graph_model, path, external_data=weights, size_threshold_bytes=_EXTERNAL_THRESHOLD_BYTES)
+        ir.save(graph_model, path, external_data=weights, size_threshold_bytes=EXTERNAL_THRESHOLD_BYTES)
     else:
         _link_unchanged(graph_model.graph, folder)
         _write_converted(graph_model.graph, folder, weights)
@@ -80,7 +78,7 @@ def _write_converted(graph: ir.Graph, folder: Path, name: str) -> None:
     values = [
         value
         for value in graph.initializers.values()
-        if isinstance(value.const_value, ir.Tensor) and value.const_value.nbytes >= _EXTERNAL_THRESHOLD_BYTES
+        if isinstance(value.const_value, ir.Tensor) and value.const_value.nbytes >= EXTERNAL_THRESHOLD_BYTES
     ]
     if not values:
         return

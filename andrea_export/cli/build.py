@@ -17,6 +17,7 @@ from andrea_export.cli.options import (
     SeedOption,
     TargetChoice,
     cache_dir_from,
+    toolchain_from_environment,
 )
 from andrea_export.cli.output import emit_json, emit_lines, size, table
 from andrea_export.cli.progress import progress_on_stderr
@@ -51,7 +52,9 @@ def build(
         Path | None,
         typer.Option("--recipe", help="A recipe in TOML; options win over its keys.", metavar="FILE"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Make every step again, reuse nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Make every step again, reuse nothing of an earlier bundle.")
+    ] = False,
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,7 +76,13 @@ def build(
     where = output if output is not None else _default_output(whole, checkpoint)
     with progress_on_stderr() as progress:
         result = build_bundle(
-            where, whole, checkpoint=checkpoint, force=force, cache_dir=cache_dir_from(cache_dir), progress=progress
+            where,
+            whole,
+            checkpoint=checkpoint,
+            force=force,
+            cache_dir=cache_dir_from(cache_dir),
+            progress=progress,
+            toolchain=toolchain_from_environment(),
         )
     if as_json:
         emit_json(_as_json(result))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from andrea_export.errors import UsageError
 from andrea_model.config import PRESETS
+
+if TYPE_CHECKING:
+    from andrea_export.pipeline import Toolchain
 
 
 class TargetChoice(str, Enum):
@@ -74,6 +77,17 @@ def cache_dir_from(option: Path | None) -> Path:
     # The XDG specification: a relative path there is invalid and is to be ignored.
     base = Path(root) if root and Path(root).is_absolute() else Path.home() / ".cache"
     return base / "andrea-export"
+
+
+def toolchain_from_environment() -> Toolchain:
+    """NVIDIA's own names: ``TENSORRT_ROOT`` (its headers), ``CUDA_HOME`` (a toolkit, used where no nvcc wheel is)."""
+    from andrea_export.pipeline import Toolchain
+
+    def folder(name: str) -> Path | None:
+        value = os.environ.get(name)
+        return Path(value) if value else None
+
+    return Toolchain(tensorrt_root=folder("TENSORRT_ROOT"), cuda_root=folder("CUDA_HOME"))
 
 
 def tokens_from_text(text: str) -> tuple[int, ...]:

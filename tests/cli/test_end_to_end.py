@@ -41,7 +41,8 @@ def test_engines_of_every_precision_and_their_native_twins(
         assert facts["num_plugin_layers"] == (0 if entry["native_twin"] else 2)
         assert facts["plugin_embedded"] is not entry["native_twin"]
         assert facts["tf32"] is False
-    assert manifest["target_gpus"] == ["8.0", "8.9", "9.0", "12.0"]
+    assert manifest["target_gpus"]["plugins/libandrea_plugins.so"] == ["8.0", "8.9", "9.0", "9.0 PTX", "12.0"]
+    assert manifest["target_gpus"]["engines/tensorrt-rtx-fp16.plan"] == ["8.0", "8.6", "8.9", "12.0", "12.1"]
     report = json.loads((output / REPORT).read_text())
     verdicts = {candidate["name"]: candidate["verdict"] for candidate in report["candidates"]}
     assert verdicts["onnxruntime-cpu"] == verdicts["onnxruntime-cpu-fp16"] == verdicts["plugin-maths-bf16"] == "pass"

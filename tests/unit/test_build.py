@@ -12,11 +12,13 @@ from pathlib import Path
 import onnx
 import pytest
 
+from andrea_export import pipeline
 from andrea_export.backends.onnxruntime import OnnxSession
 from andrea_export.build import BuildResult, build_bundle
 from andrea_export.bundle import MANIFEST, MODEL, REPORT, WEIGHTS, Bundle, open_bundle, seal
-from andrea_export.checkpoint import sha256_of
-from andrea_export.errors import BundleError, UsageError
+from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint, sha256_of
+from andrea_export.errors import BundleError, CheckpointError, UsageError
+from andrea_export.operators import andrea_gelu
 from andrea_export.progress import Silent
 from andrea_export.recipe import recipe_from_mapping
 
@@ -52,7 +54,48 @@ def test_a_second_build_touches_nothing_and_says_why(bundle: Path, cache_dir: Pa
 
 
 def test_force_reuses_nothing(bundle: Path, cache_dir: Path, checkpoint: Path) -> None:
-    assert reused(build(bundle, cache_dir, checkpoint, force=True)) == {"onnx": False, "validate": False}
+    result = build(bundle, cache_dir, checkpoint, force=True)
+    assert reused(result) == {"onnx": False, "validate": False}
+    assert {step.why for step in result.steps} == {"made: --force"}
+
+
+@pytest.mark.parametrize(
+    ("part", "steps"),
+    [
+        ("pipeline.andrea_gelu", {"onnx": False, "validate": False}),
+        ("pipeline.tool_sha256", {"onnx": False, "validate": False}),
+        ("pipeline.installed_versions", {"onnx": False, "validate": False}),
+        ("pipeline.plugin_sources_sha256", {"onnx": True, "validate": False}),
+    ],
+)
+def test_a_step_is_made_again_when_anything_it_is_made_from_changes(
+    part: str, steps: dict[str, bool], bundle: Path, cache_dir: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = {
+        "pipeline.andrea_gelu": replace(andrea_gelu(), plugin_version="2"),
+        "pipeline.tool_sha256": "another tool",
+        "pipeline.installed_versions": {"torch": "99"},
+        "pipeline.plugin_sources_sha256": "other sources",
+    }[part]
+    monkeypatch.setattr(f"andrea_export.{part}", lambda: changed)
+    assert reused(build(bundle, cache_dir, checkpoint)) == steps
+
+
+def test_a_checkpoint_that_changes_during_the_build_is_refused(
+    tmp_path: Path, cache_dir: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training run that overwrites its latest checkpoint: no bundle may say it is of the one and hold the other."""
+    latest = Path(shutil.copy(checkpoint, tmp_path / "latest.safetensors"))
+    real = pipeline.load_model
+
+    def overwritten_before_it_is_loaded(*, preset: str | None, checkpoint: Path | None, seed: int) -> LoadedModel:
+        save_checkpoint(load_model(preset="andrea-tiny", checkpoint=None, seed=9).model, latest)
+        return real(preset=preset, checkpoint=checkpoint, seed=seed)
+
+    monkeypatch.setattr(pipeline, "load_model", overwritten_before_it_is_loaded)
+    with pytest.raises(CheckpointError, match="changed while"):
+        build(tmp_path / "bundle", cache_dir, latest)
+    assert [file.name for file in tmp_path.iterdir()] == ["latest.safetensors"]
 
 
 def test_another_checkpoint_is_another_model(bundle: Path, cache_dir: Path) -> None:
@@ -169,7 +212,7 @@ def test_folders_that_are_no_bundle(tmp_path: Path) -> None:
 
 def test_an_output_with_other_things_is_refused_before_any_work(tmp_path: Path, cache_dir: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(UsageError, match="other things in it"):
+    with pytest.raises(UsageError, match="nothing a build made"):
         build(tmp_path, cache_dir, None)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
