@@ -6,7 +6,7 @@ target_link_libraries(andrea_test_options INTERFACE andrea_options)
 target_compile_definitions(andrea_test_options INTERFACE ANDREA_CPU_GRID=1)
 if(ANDREA_SANITIZE)
   target_compile_options(andrea_test_options INTERFACE
-    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
   target_link_options(andrea_test_options INTERFACE -fsanitize=address,undefined)
 endif()
 
