@@ -4,7 +4,7 @@
 #   scripts/gpu_pack.sh [OUT] [PYTHON_VERSION] [GROUP …]      default: build/gpu-pack 3.12, every group
 #
 # Groups, in the order in which they should be carried over: what the package imports, TensorRT-RTX, onnxruntime-gpu. Each
-# is an xz archive (the standard library of any Python reads it) cut into NAME.tar.xz.000, .001, … beside SHA256SUMS.
+# is an xz archive (the standard library of any Python reads it) cut into GROUP-cp312.tar.xz.000, .001, … beside SHA256SUMS.
 # scripts/gpu_check.sh joins the groups whose parts it finds. Needs pip and network here; PYTHON names the interpreter.
 set -euo pipefail
 
@@ -47,6 +47,6 @@ for group in "${asked[@]}"; do
     # shellcheck disable=SC2086
     "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$wheels" ${sources[$group]}
   fi
-  "$python" "$repository/scripts/gpu_parts_archive.py" pack "$wheels" "$out" "$group"
+  "$python" "$repository/scripts/gpu_parts_archive.py" pack "$wheels" "$out" "$group-cp${version/./}"
   rm -rf "$wheels"
 done

@@ -3,6 +3,8 @@
     gpu_parts_archive.py pack WHEELS OUT NAME     OUT/NAME.tar.xz.000, .001, … and OUT/SHA256SUMS
     gpu_parts_archive.py join PARTS SITE          unpacks each complete group into SITE/NAME, prints that folder
 
+NAME ends in the Python it is for, as ``-cp312``; another Python leaves it out.
+
 Standard library only: the joining side has nothing else. Parts hold at most 60 MB; xz packs TensorRT-RTX's library
 tighter than its wheel does.
 """
@@ -59,6 +61,10 @@ def join(parts: Path, site: Path) -> Iterator[Path]:
     if not groups:
         sys.stderr.write(f"{parts}: no {_SUMS}, so no parts to join\n")
     for name, files in sorted(groups.items()):
+        python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        if not name.endswith(f"-{python}"):
+            sys.stderr.write(f"not available: {name}: this is {python}\n")
+            continue
         wrong = [file for _, file in files if not (parts / file).is_file()]
         damaged = [file for digest, file in files if file not in wrong and _sha256(parts / file) != digest]
         if wrong or damaged:

@@ -100,17 +100,18 @@ def _fp32_sweep(result: PartResult, plugin: PluginOnTensors, device: str) -> dic
 
 def _fp32_bits(result: PartResult, plugin: PluginOnTensors, host: HostGelu, device: str) -> dict[str, object]:
     step = 1 if device == "cuda" else _REHEARSAL_STEP
+    num_threads = cpu_count() or 1
+    offsets = np.arange(0, _CHUNK, step, dtype=np.uint32)
     differing, compared = 0, 0
-    with ThreadPoolExecutor(cpu_count() or 1) as pool:
-        for start in range(0, 1 << 32, _CHUNK):
-            first = start if step == 1 else start + (start // _CHUNK) % step
-            bits = np.arange(first, start + _CHUNK, step, dtype=np.uint64).astype(np.uint32)
-            x = bits.view(np.float32)
-            parts = np.array_split(x, cpu_count() or 1)
-            expected = np.concatenate(list(pool.map(lambda part: host.apply(part, "fp32"), parts)))
-            ours = plugin(torch.from_numpy(x).to(device)).cpu().numpy()
-            same = (ours.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(ours) & np.isnan(expected))
-            differing += int(np.count_nonzero(~same))
-            compared += bits.size
+    with ThreadPoolExecutor(num_threads) as pool:
+        for chunk in range((1 << 32) // _CHUNK):
+            x = (offsets + np.uint32(chunk * _CHUNK + chunk % step)).view(np.float32)
+            given = torch.from_numpy(x).to(device)
+            parts = pool.map(lambda part: host.apply(part, "fp32"), np.array_split(x, num_threads))
+            expected = torch.from_numpy(np.concatenate(list(parts))).to(device)
+            ours = plugin(given)
+            same = (ours.view(torch.int32) == expected.view(torch.int32)) | (ours.isnan() & expected.isnan())
+            differing += int((~same).sum().item())
+            compared += x.size
     result.expect(differing == 0, f"fp32: {differing} of {compared} results are not the host's bits")
     return {"type": "fp32", "inputs": f"{compared} bit patterns", "differs from the host's model at": differing}

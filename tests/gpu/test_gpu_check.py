@@ -143,6 +143,9 @@ def test_an_unknown_part_is_a_usage_error(tmp_path: Path) -> None:
 # --- parts that are carried over ------------------------------------------------------------------------------------
 
 
+TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+
 def archive(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ARCHIVE), *map(str, arguments)], capture_output=True, text=True, check=False
@@ -162,17 +165,17 @@ def wheels(tmp_path: Path) -> Path:
 def test_packed_wheels_are_joined_again(tmp_path: Path, wheels: Path) -> None:
     parts, site = tmp_path / "parts", tmp_path / "site"
     parts.mkdir()
-    packed = archive("pack", wheels, parts, "1-one")
+    packed = archive("pack", wheels, parts, f"1-one-{TAG}")
     assert packed.returncode == 0, packed.stderr
-    assert archive("pack", wheels, parts, "2-two").returncode == 0
+    assert archive("pack", wheels, parts, f"2-two-{TAG}").returncode == 0
     joined = archive("join", parts, site)
-    assert joined.stdout.split() == [str(site / "1-one"), str(site / "2-two")]
-    assert (site / "1-one" / "one" / "data.bin").read_bytes() == bytes(range(256)) * 1000
+    assert joined.stdout.split() == [str(site / f"1-one-{TAG}"), str(site / f"2-two-{TAG}")]
+    assert (site / f"1-one-{TAG}" / "one" / "data.bin").read_bytes() == bytes(range(256)) * 1000
     answer = subprocess.run(
         [sys.executable, "-c", "import one; print(one.value)"],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(site / "1-one")},
+        env={"PYTHONPATH": str(site / f"1-one-{TAG}")},
         check=True,
     )
     assert answer.stdout == "1\n"
@@ -186,32 +189,39 @@ def test_archives_are_split_into_parts_of_the_size_that_was_set(tmp_path: Path, 
     spec.loader.exec_module(module)
     assert module.PART_BYTES == 60_000_000
     module.PART_BYTES = 100
-    parts = module.pack(wheels, tmp_path, "1-one")
+    parts = module.pack(wheels, tmp_path, f"1-one-{TAG}")
     assert len(parts) > 3
     assert all(part.stat().st_size == 100 for part in parts[:-1])
     assert 0 < parts[-1].stat().st_size <= 100
     sums = (tmp_path / "SHA256SUMS").read_text().splitlines()
     assert sums == [f"{hashlib.sha256(part.read_bytes()).hexdigest()}  {part.name}" for part in parts]
-    assert list(module.join(tmp_path, tmp_path / "site")) == [tmp_path / "site" / "1-one"]
-    assert (tmp_path / "site" / "1-one" / "one" / "__init__.py").read_text() == "value = 1\n"
+    assert list(module.join(tmp_path, tmp_path / "site")) == [tmp_path / "site" / f"1-one-{TAG}"]
+    assert (tmp_path / "site" / f"1-one-{TAG}" / "one" / "__init__.py").read_text() == "value = 1\n"
 
 
 @pytest.mark.parametrize(("damage", "reason"), [("missing", "missing: 1-one"), ("changed", "damaged: 1-one")])
 def test_an_incomplete_group_is_named_and_left_out(tmp_path: Path, wheels: Path, damage: str, reason: str) -> None:
     parts, site = tmp_path / "parts", tmp_path / "site"
     parts.mkdir()
-    archive("pack", wheels, parts, "1-one")
-    archive("pack", wheels, parts, "2-two")
-    spoiled = parts / "1-one.tar.xz.000"
+    archive("pack", wheels, parts, f"1-one-{TAG}")
+    archive("pack", wheels, parts, f"2-two-{TAG}")
+    spoiled = parts / f"1-one-{TAG}.tar.xz.000"
     if damage == "missing":
         spoiled.unlink()
     else:
         spoiled.write_bytes(spoiled.read_bytes()[:-1] + b"?")
     joined = archive("join", parts, site)
     assert joined.returncode == 0
-    assert joined.stdout.split() == [str(site / "2-two")]
-    assert f"not available: 1-one: {reason}" in joined.stderr
-    assert not (site / "1-one").exists()
+    assert joined.stdout.split() == [str(site / f"2-two-{TAG}")]
+    assert f"not available: 1-one-{TAG}: {reason}" in joined.stderr
+    assert not (site / f"1-one-{TAG}").exists()
+
+
+def test_a_group_for_another_python_is_named_and_left_out(tmp_path: Path, wheels: Path) -> None:
+    archive("pack", wheels, tmp_path, "1-one-cp299")
+    joined = archive("join", tmp_path, tmp_path / "site")
+    assert joined.stdout == ""
+    assert f"not available: 1-one-cp299: this is {TAG}" in joined.stderr
 
 
 # --- on a GPU -------------------------------------------------------------------------------------------------------
