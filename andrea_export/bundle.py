@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from andrea_export.backends.base import EngineFacts
 from andrea_export.checkpoint import WeightsOrigin, sha256_of
-from andrea_export.errors import BundleError
+from andrea_export.errors import BundleError, first_line
 from andrea_export.judge import Verdict
 from andrea_export.recipe import Recipe, recipe_as_mapping
 from andrea_model.config import AndreaConfig
@@ -108,7 +108,10 @@ class Bundle:
         return self.manifest.origin
 
     def mismatches(self) -> tuple[str, ...]:
-        """One line for every file that is missing or is not the one that was sealed; empty if all match."""
+        """One line for every file that is missing or not the one that was sealed, the manifest's own words included.
+
+        Empty if all match.
+        """
         problems = []
         for name, entry in self.manifest.files.items():
             file = self.path / name
@@ -118,6 +121,12 @@ class Bundle:
                 problems.append(f"{name} has {file.stat().st_size:,} bytes, expected {entry.num_bytes:,}")
             elif (found := sha256_of(file)) != entry.sha256:
                 problems.append(f"{name} has sha256 {found[:12]}…, expected {entry.sha256[:12]}…")
+        if not problems:
+            from andrea_export.canonical import read_canonical_info
+
+            info = read_canonical_info(self.model)
+            if info is None or (info.config, info.origin) != (self.config, self.origin):
+                problems.append(f"{MANIFEST} describes another model than {MODEL} holds")
         return tuple(problems)
 
 
@@ -182,8 +191,8 @@ def machine_facts() -> dict[str, str]:
 def _read_manifest(file: Path) -> Manifest:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BundleError(f"{file} cannot be read: {error}", hint="build the bundle again") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{file} cannot be read: {first_line(error)}", hint="build the bundle again") from None
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise BundleError(
@@ -200,4 +209,7 @@ def _read_manifest(file: Path) -> Manifest:
     for name in manifest.files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise BundleError(f"{file} names a file outside the bundle: {name}")
+    used = [MODEL, WEIGHTS, REPORT, *([PLUGIN] if manifest.plugin else []), *(entry.file for entry in manifest.engines)]
+    if unsealed := [name for name in used if name not in manifest.files]:
+        raise BundleError(f"{file} has no sha256 for {', '.join(unsealed)}", hint="build the bundle again")
     return manifest

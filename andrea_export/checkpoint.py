@@ -66,13 +66,15 @@ def load_model(*, preset: str | None, checkpoint: Path | None, seed: int) -> Loa
     With a checkpoint: its weights, under the preset's shape or else its own metadata's. Without: the seeded
     initialisation. Raises: UsageError (unknown preset), CheckpointError (everything wrong with the file, at once).
     """
-    from andrea_model.model import build_model
+    from andrea_model.model import build_model, parameter_shapes
 
     config, origin = resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed)
     if checkpoint is None:
         return LoadedModel(model=build_model(config, seed=seed), config=config, origin=origin)
+    header = read_header(checkpoint)
+    _check_names_and_shapes(parameter_shapes(config), header, checkpoint)  # before memory is taken for them
     model = build_model(config)
-    _load_strictly(model, read_header(checkpoint), checkpoint)
+    _load_finite(model, checkpoint)
     if resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed) != (config, origin):
         raise CheckpointError(
             f"checkpoint {checkpoint} changed while it was being read", hint="copy it away from the run that writes it"
@@ -142,7 +144,7 @@ def config_from_metadata(metadata: dict[str, str], where: Path) -> AndreaConfig 
         return None
     try:
         return AndreaConfig(**json.loads(text))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {where}: metadata '{CONFIG_KEY}' is no configuration: {error}") from None
 
 
@@ -199,18 +201,14 @@ def _config_of(header: CheckpointHeader, preset: str | None, path: Path) -> tupl
     return config, name
 
 
-def _load_strictly(model: Andrea, header: CheckpointHeader, path: Path) -> None:
-    """Copies every weight, or raises one CheckpointError that names all that is wrong."""
-    import torch
-    from safetensors import safe_open
-
-    wanted = dict(model.named_parameters())
-    problems = [f"missing {name} {list(wanted[name].shape)}" for name in wanted if name not in header.tensors]
+def _check_names_and_shapes(wanted: dict[str, tuple[int, ...]], header: CheckpointHeader, path: Path) -> None:
+    """Raises one CheckpointError that names everything missing, unexpected, misshapen or of another type."""
+    problems = [f"missing {name} {list(wanted[name])}" for name in wanted if name not in header.tensors]
     problems += [f"unexpected {name}" for name in header.tensors if name not in wanted]
     problems += [
-        f"{name} has shape {list(shape)}, expected {list(wanted[name].shape)}"
+        f"{name} has shape {list(shape)}, expected {list(wanted[name])}"
         for name, (_, shape) in header.tensors.items()
-        if name in wanted and shape != tuple(wanted[name].shape)
+        if name in wanted and shape != wanted[name]
     ]
     problems += [
         f"{name} has type {dtype}, expected F32, F16 or BF16"
@@ -219,9 +217,16 @@ def _load_strictly(model: Andrea, header: CheckpointHeader, path: Path) -> None:
     ]
     if problems:
         raise CheckpointError(_listed(f"checkpoint {path} does not fit", problems), hint=_shape_hint(header))
+
+
+def _load_finite(model: Andrea, path: Path) -> None:
+    """Copies every weight. Raises one CheckpointError that names every parameter with NaN or Inf in it."""
+    import torch
+    from safetensors import safe_open
+
     broken: list[str] = []
     with safe_open(path, framework="pt") as file:
-        for name, parameter in wanted.items():
+        for name, parameter in model.named_parameters():
             parameter.copy_(file.get_tensor(name))
             num_bad = int(torch.numel(parameter) - torch.isfinite(parameter).sum())
             if num_bad:

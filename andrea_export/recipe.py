@@ -108,12 +108,14 @@ def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
 
 def recipe_from_toml(path: Path) -> dict[str, Any]:
     """The keys a recipe file holds, not yet validated. Raises UsageError if it is missing or not TOML."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise UsageError(f"recipe {path} is no file", hint="name a TOML file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"recipe {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"recipe {path} is not TOML: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"recipe {path} is not TOML: {error}", hint="see the README for an example") from None
 
 
 def recipe_as_mapping(recipe: Recipe) -> dict[str, Any]:

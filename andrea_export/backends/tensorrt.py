@@ -179,17 +179,19 @@ class _TensorRT:
     @contextmanager
     def _child(self, folder: Path, failure: type[AndreaError]) -> Iterator[Child]:
         environment: dict[str, str | None] = {"POLYGRAPHY_USE_TENSORRT_RTX": self.flavour.polygraphy_rtx}
-        if (libraries := _unversioned_rtx_library(folder)) is not None:
-            inherited = os.environ.get("LD_LIBRARY_PATH")  # extended for the child alone
-            environment["LD_LIBRARY_PATH"] = f"{libraries}:{inherited}" if inherited else str(libraries)
-        with Child(
-            product=self.flavour.product,
-            command=self._worker,
-            environment=environment,
-            folder=folder,
-            failure=failure,
-        ) as child:
-            yield child
+        # In the system's temporary folder: a colon or semicolon in the output's own path would split the library path.
+        with tempfile.TemporaryDirectory(prefix="andrea-export-") as private:
+            if (libraries := _unversioned_rtx_library(Path(private))) is not None:
+                inherited = os.environ.get("LD_LIBRARY_PATH")  # extended for the child alone
+                environment["LD_LIBRARY_PATH"] = f"{libraries}:{inherited}" if inherited else str(libraries)
+            with Child(
+                product=self.flavour.product,
+                command=self._worker,
+                environment=environment,
+                folder=folder,
+                failure=failure,
+            ) as child:
+                yield child
 
 
 class TensorRT(_TensorRT):

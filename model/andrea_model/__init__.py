@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from andrea_model.config import PRESETS, AndreaConfig
 
 if TYPE_CHECKING:
-    from andrea_model.model import Andrea, build_model, position_ids_from_mask
+    from andrea_model.model import Andrea, build_model, parameter_shapes, position_ids_from_mask
 
-__all__ = ["PRESETS", "Andrea", "AndreaConfig", "build_model", "position_ids_from_mask"]
+__all__ = ["PRESETS", "Andrea", "AndreaConfig", "build_model", "parameter_shapes", "position_ids_from_mask"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Far above any model of this family, and low enough that a damaged file cannot ask for a loop or a sum without end.
+_LARGEST = {
+    "d_model": 1 << 16,
+    "n_head": 1 << 12,
+    "n_layer": 1 << 10,
+    "n_ctx": 1 << 20,
+    "vocab_size": 1 << 24,
+    "mlp_dim": 1 << 18,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AndreaConfig:
@@ -21,13 +31,14 @@ class AndreaConfig:
     layer_norm_epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "n_head", "n_layer", "n_ctx", "vocab_size", "mlp_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        for name, largest in _LARGEST.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= largest:
+                raise ValueError(f"{name} is {value!r}, expected a whole number from 1 to {largest:,}")
         if self.d_model % self.n_head:
             raise ValueError(f"d_model {self.d_model} is not a multiple of n_head {self.n_head}")
-        if not self.layer_norm_epsilon > 0:
-            raise ValueError(f"layer_norm_epsilon is {self.layer_norm_epsilon}, expected more than 0")
+        if not 0 < self.layer_norm_epsilon < 1:
+            raise ValueError(f"layer_norm_epsilon is {self.layer_norm_epsilon!r}, expected between 0 and 1")
 
     @property
     def d_head(self) -> int:

@@ -210,8 +210,7 @@ def build_model(config: AndreaConfig, *, seed: int | None = None) -> Andrea:
     1/sqrt(2·n_layer), biases 0, LayerNorm gains 1. One generator, parameters in their own order: the same seed gives
     the same weights, and touches no global random state.
     """
-    with torch.device("meta"):
-        model = Andrea(config)
+    model = _unallocated(config)
     model.to_empty(device="cpu").eval().requires_grad_(False)
     if seed is None:
         return model
@@ -225,3 +224,13 @@ def build_model(config: AndreaConfig, *, seed: int | None = None) -> Andrea:
             scaled = name.endswith("proj.weight")
             parameter.normal_(0.0, 0.02 / math.sqrt(2 * config.n_layer) if scaled else 0.02, generator=generator)
     return model
+
+
+def parameter_shapes(config: AndreaConfig) -> dict[str, tuple[int, ...]]:
+    """Parameter name → shape, in the model's order; takes no memory for the parameters."""
+    return {name: tuple(parameter.shape) for name, parameter in _unallocated(config).named_parameters()}
+
+
+def _unallocated(config: AndreaConfig) -> Andrea:
+    with torch.device("meta"):
+        return Andrea(config)

@@ -226,3 +226,27 @@ def test_onnxruntime_takes_the_weights_of_a_bundle_made_of_kept_files(
     assert (bundle / WEIGHTS).stat().st_nlink == 1
     with OnnxSession(bundle / MODEL) as session:
         assert "logits" in session.output_names
+
+
+@pytest.mark.parametrize("change", [{"files": {}}, {"files": {MODEL: {"sha256": "0", "num_bytes": 1}}}])
+def test_a_manifest_that_seals_nothing_is_refused(bundle: Path, change: dict[str, object]) -> None:
+    """Otherwise an emptied list of files would turn every integrity check off."""
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    (bundle / MANIFEST).write_text(json.dumps({**manifest, **change}))
+    with pytest.raises(BundleError, match=r"has no sha256 for .*model\.onnx\.data"):
+        open_bundle(bundle)
+
+
+def test_a_manifest_that_describes_another_model_is_refused(bundle: Path) -> None:
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    manifest["config"]["n_ctx"] = 5000
+    (bundle / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"describes another model than model\.onnx holds"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize("content", ["[" * 200_000, '{"schema": ' + "9" * 5000 + "}"])
+def test_a_manifest_made_to_break_a_parser_is_one_clear_error(bundle: Path, content: str) -> None:
+    (bundle / MANIFEST).write_text(content)
+    with pytest.raises(BundleError, match="cannot be read"):
+        open_bundle(bundle)

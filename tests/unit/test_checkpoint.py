@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from andrea_export.checkpoint import (
     CONFIG_KEY,
     DEFAULT_PRESET,
+    LoadedModel,
     config_from_preset,
     load_model,
     published_header,
@@ -167,3 +168,24 @@ def test_a_files_sha256(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"x" * ((1 << 22) + 3))  # more than one chunk
     assert sha256_of(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_layer": 10**8},
+        {"d_model": 10**9},
+        {"d_model": 64.0},
+        {"n_ctx": 10**30},
+        {"layer_norm_epsilon": float("inf")},
+    ],
+)
+def test_a_configuration_no_model_has_is_refused_before_memory_is_taken(
+    tiny: LoadedModel, tmp_path: Path, change: dict[str, float]
+) -> None:
+    path = tmp_path / "odd.safetensors"
+    tensors = {name: parameter.detach() for name, parameter in tiny.model.named_parameters()}
+    config = {**asdict(tiny.config), **change}
+    save_file(tensors, path, metadata={CONFIG_KEY: json.dumps(config)})
+    with pytest.raises(CheckpointError, match=f"no configuration: {next(iter(change))} is"):
+        load_model(preset=None, checkpoint=path, seed=0)
