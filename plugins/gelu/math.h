@@ -35,7 +35,7 @@ inline constexpr float kSaturation = 10.8125F;
 // With a = min(|x|, saturation), q = 2^-a(c1 + c3 a^2) and D = 1 + q (in (1, 2], so nothing overflows):
 //   x >= 0: a / D        x < 0: -(a q) / D
 // The exponent reaches 153, so it is carried as head + tail: an error of 2^-24 relative to it would be 2^-17 in q.
-// q is held as 2^64 q, which keeps it a normal number until the last product, the only rounding a subnormal result sees.
+// q is held as 2^64 q, which keeps it a normal number until the last product: the one rounding a subnormal result sees.
 ANDREA_HOST_DEVICE float gelu_fp32(float x)
 {
   using ieee::add;

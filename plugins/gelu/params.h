@@ -10,13 +10,13 @@ namespace andrea::gelu {
 inline constexpr std::int32_t kThreadsPerBlock = 256;
 inline constexpr std::int32_t kPackBytes = 16;  // one load or store instruction of a thread
 
-// Blocks that fit on a multiprocessor at least: 1536 threads, all that 8.6, 8.9 and 12.0 have and three quarters of what
-// 8.0 and 9.0 have. It leaves 40 registers a thread, with which the compiler issues all of a thread's loads before its
-// arithmetic; left to itself it delays some of them to save registers.
+// Blocks that fit on a multiprocessor at least: 1536 threads, which is all that 8.6, 8.9 and 12.0 have, and three
+// quarters of what 8.0 and 9.0 have. It leaves 40 registers a thread, with which the compiler issues all of a thread's
+// loads before its arithmetic; left to itself it delays some of them to save registers.
 inline constexpr std::int32_t kMinBlocksPerMultiprocessor = 6;
 
-// Packs a thread has in flight before it computes. Two times 16 bytes from each of 1536 threads are 48 KiB under way per
-// multiprocessor, above the 25 to 30 KiB that latency times bandwidth asks for on an H200 (0.7 us, 4.8 TB/s over 132).
+// Packs a thread has in flight before it computes. Two times 16 bytes from each of 1536 threads are 48 KiB under way
+// per multiprocessor, above the 25 KiB that latency times bandwidth asks for on an H200 (0.7 us, 4.8 TB/s over 132).
 // Arrays too short to give every multiprocessor such a tile use one pack, to spread over more of them.
 inline constexpr std::int32_t kPacksLong = 2;
 inline constexpr std::int32_t kPacksShort = 1;

@@ -51,7 +51,8 @@ std::string text(std::vector<std::int64_t> const& shape)
 
 bool names_match(nvinfer1::AsciiChar const* answer, char const* wanted) { return std::strcmp(answer, wanted) == 0; }
 
-void check_creator(Checks& checks, PluginLibrary const& library, char const* name, char const* version, char const* space)
+void check_creator(Checks& checks, PluginLibrary const& library, char const* name, char const* version,
+                   char const* space)
 {
   checks.expect(library.creators().size() == 1, "one creator");
   nvinfer1::IPluginCreatorV3One& creator = *library.creators().front();

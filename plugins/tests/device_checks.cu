@@ -72,7 +72,8 @@ std::string check(StorageType type, std::int64_t count, std::int64_t input_offse
     error = cudaMemcpy(input + input_offset * bytes, host.data(), host.size(), cudaMemcpyHostToDevice);
   }
   if (error == cudaSuccess) {
-    error = gelu::launch_gelu(type, input + input_offset * bytes, output + output_offset * bytes, count, limits, nullptr);
+    error = gelu::launch_gelu(type, input + input_offset * bytes, output + output_offset * bytes, count, limits,
+                              nullptr);
   }
   std::vector<unsigned char> result(host.size());
   if (error == cudaSuccess) {

@@ -122,15 +122,17 @@ void check_in_place(Checks& checks)
 {
   using Bits = typename Storage::Bits;
   constexpr std::int64_t kCount = 5003;
+  // Values whose GELU has another GELU, so that an element that is computed twice is seen.
+  auto const value = [](std::int64_t i) { return Storage::store(0.5F + static_cast<float>(i % 7) / 8.0F); };
   Array<Bits> array(kCount, 1);
   for (std::int64_t i = 0; i < kCount; ++i) {
-    array.data()[i] = pattern<Bits>(i);
+    array.data()[i] = value(i);
   }
   DeviceLimits const limits{2, 2048};
   gelu::launch_gelu(Reference<Storage>::kType, array.data(), array.data(), kCount, limits, nullptr);
   bool right = array.surroundings_untouched();
   for (std::int64_t i = 0; i < kCount; ++i) {
-    right = right && array.data()[i] == expected<Storage>(pattern<Bits>(i));
+    right = right && array.data()[i] == expected<Storage>(value(i));
   }
   checks.expect(right, std::string(Reference<Storage>::kName) + " in place");
 }
@@ -158,6 +160,34 @@ void check_lengths(Checks& checks)
     check_array<Storage>(checks, count, 1, 2, devices[0]);
   }
   check_in_place<Storage>(checks);
+}
+
+// Every finite value of a 16-bit type comes back from fp32; half way to the next one goes to the even of the two, and a
+// little to either side of half way to the nearer.
+template <typename Storage>
+void check_conversions(Checks& checks, std::uint16_t infinity)
+{
+  bool exact = true;
+  bool nearest = true;
+  for (std::uint16_t bits = 0; bits < infinity; ++bits) {
+    auto const next = static_cast<std::uint16_t>(bits + 1);
+    float const low = Storage::load(bits);
+    // Above the largest finite value, where the next would be, infinity begins.
+    float const gap = next == infinity ? low - Storage::load(static_cast<std::uint16_t>(bits - 1))
+                                       : Storage::load(next) - low;
+    float const half_way = low + gap / 2.0F;
+    std::uint32_t const half_way_bits = ieee::bits_from_float(half_way);
+    std::uint16_t const even = bits % 2 == 0 ? bits : next;
+    exact = exact && Storage::store(low) == bits && Storage::store(-low) == (bits | 0x8000U);
+    nearest = nearest && Storage::store(half_way) == even && Storage::store(-half_way) == (even | 0x8000U) &&
+              Storage::store(ieee::float_from_bits(half_way_bits - 1)) == bits &&
+              Storage::store(ieee::float_from_bits(half_way_bits + 1)) == next;
+  }
+  checks.expect(exact, std::string(Reference<Storage>::kName) + " values come back from fp32");
+  checks.expect(nearest, std::string(Reference<Storage>::kName) + " rounds to nearest, ties to even");
+  std::uint32_t const first_and_second = Storage::store(1.0F) | (std::uint32_t{Storage::store(-2.0F)} << 16U);
+  checks.expect(Storage::store_pair(1.0F, -2.0F) == first_and_second,
+                std::string(Reference<Storage>::kName) + " pairs hold the first element in the lower half");
 }
 
 void check_refusals(Checks& checks)
@@ -258,6 +288,8 @@ int main(int num_arguments, char const* const* arguments)
     andrea::tests::check_lengths<andrea::Fp16>(checks);
     andrea::tests::check_lengths<andrea::Bf16>(checks);
     andrea::tests::check_refusals(checks);
+    andrea::tests::check_conversions<andrea::Fp16>(checks, 0x7C00);
+    andrea::tests::check_conversions<andrea::Bf16>(checks, 0x7F80);
   }
   return checks.report();
 }
