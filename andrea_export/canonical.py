@@ -89,13 +89,14 @@ class CanonicalInfo:
 
 def read_canonical_info(path: Path) -> CanonicalInfo | None:
     """The configuration and origin in an ONNX file's metadata; None where it is not one of ours."""
-    properties = {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
+    model = onnx.load(path, format="protobuf", load_external_data=False)  # whatever the file is called
+    properties = {entry.key: entry.value for entry in model.metadata_props}
     try:
         return CanonicalInfo(
             config=AndreaConfig(**json.loads(properties["andrea.config"])),
             origin=WeightsOrigin(**json.loads(properties["andrea.origin"])),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
@@ -105,6 +106,7 @@ def read_canonical_info(path: Path) -> CanonicalInfo | None:
 def _trace_one_block(config: AndreaConfig) -> ir.Model:
     """The graph of a one-block model under ``torch.onnx.export``, its GELU the custom operator."""
     import torch
+    from onnxscript.optimizer import optimize_ir
 
     from andrea_model.model import Andrea, Mlp, build_model
 
@@ -175,8 +177,11 @@ def _trace_one_block(config: AndreaConfig) -> ir.Model:
                     "past_key_values.0.value",
                 ],
                 output_names=["logits", *present_names(0)],
+                optimize=False,
                 verbose=False,
             )
+            assert program is not None
+            optimize_ir(program.model, should_fold=_folds_no_weight)
     except (MemoryError, OSError, ImportError):
         raise
     except Exception as error:  # the exporter's own errors have no common base
@@ -188,8 +193,17 @@ def _trace_one_block(config: AndreaConfig) -> ir.Model:
         ) from error
     finally:
         exporter_log.setLevel(level)
-    assert program is not None
     return program.model
+
+
+def _folds_no_weight(node: ir.Node) -> bool | None:
+    """False for an operation on a weight, None (the optimizer decides) for any other.
+
+    The optimizer computes operations on constants once and for all. On shapes and axes it may; on a small model's
+    weights it must not, since the traced weights are not the model's: it would fold the head's transposed embedding.
+    """
+    weights = (value for value in node.inputs if value is not None and value.is_initializer())
+    return False if any(value.dtype is not None and value.dtype.is_floating_point() for value in weights) else None
 
 
 # --- names ------------------------------------------------------------------------------------------------------

@@ -21,10 +21,11 @@ import torch
 from andrea_export.backends.base import zero_cache
 from andrea_export.backends.onnxruntime import OnnxSession
 from andrea_export.canonical import MODULE_KEY, export_canonical, read_canonical_info
-from andrea_export.checkpoint import LoadedModel, load_model
+from andrea_export.checkpoint import LoadedModel, WeightsOrigin, load_model
 from andrea_export.operators import andrea_gelu
 from andrea_export.specs import BLOCK_LAYERS, gelu_layers, graph_inputs, graph_outputs
-from andrea_model.model import Andrea, position_ids_from_mask
+from andrea_model.config import AndreaConfig
+from andrea_model.model import Andrea, build_model, position_ids_from_mask
 
 BOUND = 1e-4
 Cache = dict[str, npt.NDArray[np.float32]]
@@ -194,3 +195,21 @@ def test_a_position_past_the_context_is_refused_not_wrapped(tiny: LoadedModel, t
     feeds = {"input_ids": np.zeros((1, 1), np.int64), "attention_mask": np.ones((1, 1), np.int64)}
     with OnnxSession(tiny_onnx) as session, pytest.raises(RunError, match="position_embed"):
         session.run({**feeds, "position_ids": np.array([[1024]]), **cache})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AndreaConfig(d_model=4, n_head=1, n_layer=1, n_ctx=4, vocab_size=3, mlp_dim=4),
+        AndreaConfig(d_model=16, n_head=2, n_layer=3, n_ctx=32, vocab_size=258, mlp_dim=32),
+    ],
+)
+def test_no_weight_of_a_small_model_is_folded_into_a_constant(config: AndreaConfig, tmp_path: Path) -> None:
+    """The exporter's optimizer folds operations on small weights, and the traced weights are not the model's."""
+    model = build_model(config, seed=0)
+    path = export_canonical(
+        LoadedModel(model=model, config=config, origin=WeightsOrigin(preset=None, seed=0)), tmp_path
+    )
+    ids = tokens(model, 1, 3)
+    with OnnxSession(path) as session:
+        assert np.abs(run_onnx(session, model, ids)["logits"] - torch_logits(model, ids)).max() <= BOUND
