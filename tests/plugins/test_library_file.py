@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from andrea_export.plugins import PluginBuild
+from andrea_export.plugins import PluginBuild, build_plugin_library
 
 # The newest C++ runtime symbols the library may ask for: those of GCC 5 (2015), older than any supported TensorRT.
 NEWEST = {"GLIBCXX": (3, 4, 21), "CXXABI": (1, 3, 9), "GCC": (3, 0)}
@@ -37,6 +38,16 @@ def test_needs_no_new_cxx_runtime(plugin_build: PluginBuild) -> None:
     for family, newest in NEWEST.items():
         for version in re.findall(rf"\b{family}_([0-9.]+)", asked):
             assert tuple(int(part) for part in version.split(".")) <= newest
+
+
+def test_two_builds_are_the_same_file(plugin_build: PluginBuild, tmp_path: Path) -> None:
+    """In folders of different names, at different times; `plugin_build` says that there is a compiler."""
+    first, second = (
+        build_plugin_library(tmp_path / folder, architectures=("90-real",)) for folder in ("a", "another/folder")
+    )
+    assert not first.reused
+    assert not second.reused
+    assert first.library_sha256 == second.library_sha256
 
 
 def test_carries_no_path_of_the_build_machine(plugin_build: PluginBuild) -> None:
