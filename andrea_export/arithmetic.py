@@ -102,7 +102,7 @@ def arithmetic_lines(config: AndreaConfig) -> tuple[str, ...]:
         f"attention per block: {_both(counts.attention_matrices)} without biases",
         f"trunk ({blocks} blocks, matrices only): {_both(counts.trunk)}",
         f"token embedding {config.vocab_size} × {width}: {_both(counts.token_embedding)}, one matrix for input and "
-        f"output; counted twice, as the lesson does: {_both(2 * counts.token_embedding)}",
+        f"output; counted once for each: {_both(2 * counts.token_embedding)}",
         f"position embedding {config.n_ctx} × {width}: {_both(counts.position_embedding)}",
         f"biases: {counts.biases:,}",
         f"LayerNorms (2 a block and the final one: {2 * blocks + 1}): {counts.layer_norms:,}",

@@ -89,7 +89,7 @@ def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[Target, ...], 
         elif asked is not None:
             raise problem
         else:
-            left_out.append(f"{target}: {problem}")
+            left_out.append(str(problem))
     return tuple(targets), left_out
 
 

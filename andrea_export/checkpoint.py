@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PRESET = "andrea-120m"
 CONFIG_KEY = "andrea.config"  # the safetensors metadata key under which a checkpoint may carry its own shape
+WEIGHTS_KEY = "andrea.weights"  # the one under which it may say where its weights came from
+_UNTRAINED = "untrained weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +33,19 @@ class WeightsOrigin:
     checkpoint: str | None = None
     checkpoint_sha256: str | None = None
     seed: int | None = None
+    untrained: bool = False
+    """The checkpoint itself says that its weights are an initialisation, saved."""
 
     @property
     def trained(self) -> bool:
-        """Whether the weights came from a checkpoint."""
-        return self.checkpoint_sha256 is not None
+        """Whether the weights came from a checkpoint that does not say they are untrained."""
+        return self.checkpoint_sha256 is not None and not self.untrained
 
     def __str__(self) -> str:
-        if self.trained:
-            return f"{self.checkpoint} (sha256 {str(self.checkpoint_sha256)[:12]})"
-        return f"untrained weights (GPT-2 initialisation, seed {self.seed})"
+        if self.checkpoint_sha256 is None:
+            return f"{_UNTRAINED} (GPT-2 initialisation, seed {self.seed})"
+        file = f"{self.checkpoint} (sha256 {str(self.checkpoint_sha256)[:12]})"
+        return f"{_UNTRAINED}, saved in {file}" if self.untrained else file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +95,32 @@ def resolve_origin(*, preset: str | None, checkpoint: Path | None, seed: int) ->
     if checkpoint is None:
         name = preset or DEFAULT_PRESET
         return config_from_preset(name), WeightsOrigin(preset=name, seed=seed)
-    config, own_preset = _config_of(read_header(checkpoint), preset, checkpoint)
-    return config, WeightsOrigin(preset=own_preset, checkpoint=checkpoint.name, checkpoint_sha256=sha256_of(checkpoint))
+    header = read_header(checkpoint)
+    config, own_preset = _config_of(header, preset, checkpoint)
+    return config, WeightsOrigin(
+        preset=own_preset,
+        # A file name that is no UTF-8 goes into ONNX metadata and JSON, which are.
+        checkpoint=checkpoint.name.encode("utf-8", "backslashreplace").decode("utf-8"),
+        checkpoint_sha256=sha256_of(checkpoint),
+        untrained=says_untrained(header.metadata),
+    )
 
 
-def save_checkpoint(model: Andrea, path: Path) -> None:
-    """Writes the model's weights and its configuration as safetensors."""
+def save_checkpoint(model: Andrea, path: Path, *, origin: WeightsOrigin | None = None) -> None:
+    """Writes the model's weights and its configuration as safetensors; with ``origin`` (of an untrained model), also
+    where they came from, so that what is built from the file is not called trained."""
     from safetensors.torch import save_file
 
     tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
-    save_file(tensors, path, metadata={CONFIG_KEY: json.dumps(asdict(model.config))})
+    metadata = {CONFIG_KEY: json.dumps(asdict(model.config))}
+    if origin is not None:
+        metadata[WEIGHTS_KEY] = str(origin)
+    save_file(tensors, path, metadata=metadata)
+
+
+def says_untrained(metadata: dict[str, str]) -> bool:
+    """Whether a checkpoint's own metadata says that its weights are an initialisation."""
+    return metadata.get(WEIGHTS_KEY, "").startswith(_UNTRAINED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ and what a package must be is read from this distribution's own metadata.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import os
 import platform
@@ -14,10 +13,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from andrea_export import __version__
+from andrea_export.gpu import why_no_gpu
 
 if TYPE_CHECKING:
     from andrea_export.backends.base import Availability
@@ -58,7 +58,13 @@ def examine() -> Examination:
     return Examination(
         machine=_machine(),
         steps=tuple(
-            StepStatus(name=name, what=what, available=found.available, detail=found.detail, hint=found.hint)
+            StepStatus(
+                name=name,
+                what=what,
+                available=found.available,
+                detail=found.detail,
+                hint=_missing_extras_only(found.hint) if found.hint else None,
+            )
             for name, what, look in _STEPS
             for found in (look(),)
         ),
@@ -76,6 +82,7 @@ _REQUIREMENT = re.compile(
     r"""^(?P<name>[A-Za-z0-9._-]+)\s*(?P<spec>[<>=!~][^;]*)?(?:;(?P<marker>.*))?$""",
 )
 _EXTRA = re.compile(r"""extra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
+_EXTRAS_OF_HINT = re.compile(rf"'{DISTRIBUTION}\[(?P<extras>[a-z,]+)\]'(?P<more>(?: [a-z][a-z0-9-]+)*)")
 _MINIMUM = re.compile(r"(?:>=|==)\s*([0-9]+(?:\.[0-9]+)*)")
 
 
@@ -157,21 +164,73 @@ def _each(*looks: Look) -> Look:
     return look
 
 
+def _and_a_gpu(look: Look) -> Look:
+    """This and a GPU. Where there is no GPU, nothing that is installed here would help: the hint says so."""
+
+    def both() -> Finding:
+        found, gpu = look(), _gpu()
+        if gpu.available:
+            return found
+        if found.available or found.detail == gpu.detail:
+            return gpu
+        if gpu.detail in found.detail:  # it has said so itself
+            return found
+        command = f": {found.hint}" if found.hint else ""
+        return Finding(
+            available=False,
+            detail=f"{gpu.detail}; {found.detail}",
+            hint=f"on a machine with an NVIDIA GPU and its driver{command}",
+        )
+
+    return both
+
+
+def _base_above() -> Finding:
+    """The packages every step needs, for the steps after the one that names each."""
+    found = _base()
+    return found if found.available else replace(found, detail="needs what export needs, above")
+
+
+def _missing_extras_only(hint: str) -> str:
+    """The hint without the extras that are installed already, unless nothing else would be left of it."""
+
+    def is_missing(extra: str) -> bool:
+        return any(requirement.problem() is not None for requirement in requirements(extra))
+
+    def shorter(found: re.Match[str]) -> str:
+        missing = [extra for extra in found.group("extras").split(",") if is_missing(extra)]
+        if missing:
+            return f"'{DISTRIBUTION}[{','.join(missing)}]'{found.group('more')}"
+        return found.group("more").lstrip() or found.group()
+
+    try:
+        return _EXTRAS_OF_HINT.sub(shorter, hint)
+    except importlib.metadata.PackageNotFoundError:
+        return hint
+
+
 def _compile_plugin() -> Finding:
     if os.name != "posix" or platform.system() != "Linux":
         return Finding(available=False, detail=f"the plugin is built on Linux, this is {platform.system()}")
 
-    from andrea_export.plugins import compiler_status
+    from andrea_export.plugins.toolchain import compiler_status
 
     tools = compiler_status()
+    here = [f"{tool.name} {_number_in(tool.version)}" for tool in tools if tool.found]
     missing = [tool for tool in tools if not tool.found]
-    if missing:
+    packages = _base_above()
+    hints = dict.fromkeys(tool.hint for tool in missing if tool.hint)
+    if not packages.available and packages.hint:
+        hints = {packages.hint: None, **hints}
+    if missing or not packages.available:
+        problems = [f"{tool.name} is missing" for tool in missing]
+        problems += [] if packages.available else [packages.detail]
         return Finding(
             available=False,
-            detail="; ".join(f"{tool.name} is missing" for tool in missing),
-            hint="; ".join(dict.fromkeys(tool.hint for tool in missing if tool.hint)) or None,
+            detail="; ".join(problems) + (f" (here: {', '.join(here)})" if here else ""),
+            hint="; ".join(hints) or None,
         )
-    return Finding(available=True, detail=", ".join(f"{tool.name} {_number_in(tool.version)}" for tool in tools))
+    return Finding(available=True, detail=", ".join(here))
 
 
 def _number_in(text: str | None) -> str:
@@ -214,45 +273,66 @@ def _finding(status: Availability) -> Finding:
 
 
 def _gpu() -> Finding:
-    """An NVIDIA GPU and its driver, as the driver's own tool tells."""
+    """An NVIDIA GPU that CUDA can use, as every backend asks for it; nvidia-smi only adds its name."""
+    if reason := why_no_gpu():
+        return Finding(
+            available=False, detail=reason, hint="on a machine that has an NVIDIA GPU, install NVIDIA's driver"
+        )
+    return Finding(available=True, detail=_gpu_names() or "the driver finds one; there is no nvidia-smi to name it")
+
+
+def _gpu_names() -> str:
     tool = shutil.which("nvidia-smi")
-    hint = "needs an NVIDIA GPU; on a machine that has one, install NVIDIA's driver"
     if tool is None:
-        try:
-            ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            return Finding(available=False, detail="no NVIDIA driver (neither nvidia-smi nor libcuda.so.1)", hint=hint)
-        return Finding(available=True, detail="libcuda.so.1 loads; there is no nvidia-smi to ask for more")
+        return ""
     query = [tool, "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(available=False, detail=f"nvidia-smi gave no answer: {error}", hint=hint)
-    lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
-    if answer.returncode != 0 or not lines:
-        said = " ".join((answer.stderr or answer.stdout).split())[:200]
-        return Finding(available=False, detail=f"nvidia-smi finds no GPU: {said}", hint=hint)
-    return Finding(available=True, detail="; ".join(lines))
+        answer = subprocess.run(query, capture_output=True, text=True, errors="replace", timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (
+        "; ".join(line.strip() for line in answer.stdout.splitlines() if line.strip()) if not answer.returncode else ""
+    )
 
 
 _STEPS: tuple[tuple[str, str, Look], ...] = (
     ("export", "torch model to canonical ONNX", _base),
-    ("validate", "layer by layer against torch, on the CPU", _each(_base, _provider("cpu"))),
-    ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _each(_base, _compile_plugin)),
+    ("validate", "layer by layer against torch, on the CPU", _each(_base_above, _provider("cpu"))),
+    ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _compile_plugin),
     (
         "build-tensorrt-rtx",
-        "build TensorRT-RTX engines",
-        _each(_base, _compile_plugin, _engine_builder("tensorrt-rtx")),
+        "build TensorRT-RTX engines (no GPU needed)",
+        _each(_base_above, _compile_plugin, _engine_builder("tensorrt-rtx")),
     ),
-    ("build-tensorrt", "build TensorRT engines", _each(_base, _compile_plugin, _engine_builder("tensorrt"))),
-    ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _each(_base, _provider("cpu"))),
+    (
+        "build-tensorrt",
+        "build TensorRT engines (on the GPU they are for)",
+        _each(_base_above, _compile_plugin, _and_a_gpu(_engine_builder("tensorrt"))),
+    ),
+    ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _each(_base_above, _provider("cpu"))),
     ("gpu", "an NVIDIA GPU and its driver", _gpu),
     # onnxruntime-gpu lists its CUDA provider on a machine without a GPU too.
-    ("run-cuda", "run it with onnxruntime on CUDA", _each(_base, _provider("cuda"), _gpu)),
-    ("run-tensorrt", "run it with onnxruntime through TensorRT", _each(_base, _provider("tensorrt"), _gpu)),
-    ("run-tensorrt-rtx", "run it with onnxruntime through TensorRT-RTX", _each(_base, _provider("tensorrt-rtx"), _gpu)),
-    ("run-engines-tensorrt-rtx", "run TensorRT-RTX engines", _each(_base, _engine_runner("tensorrt-rtx"))),
-    ("run-engines-tensorrt", "run TensorRT engines", _each(_base, _engine_runner("tensorrt"))),
+    ("run-cuda", "run it with onnxruntime on CUDA", _each(_base_above, _and_a_gpu(_provider("cuda")))),
+    (
+        "run-tensorrt",
+        "run it with onnxruntime through TensorRT",
+        _each(_base_above, _and_a_gpu(_provider("tensorrt"))),
+    ),
+    (
+        "run-tensorrt-rtx",
+        "run it with onnxruntime through TensorRT-RTX",
+        _each(_base_above, _and_a_gpu(_provider("tensorrt-rtx"))),
+    ),
+    (
+        "run-engines-tensorrt-rtx",
+        "run TensorRT-RTX engines, and measure them",
+        _each(_base_above, _and_a_gpu(_engine_runner("tensorrt-rtx"))),
+    ),
+    (
+        "run-engines-tensorrt",
+        "run TensorRT engines, and measure them",
+        _each(_base_above, _and_a_gpu(_engine_runner("tensorrt"))),
+    ),
 )
 STEP_NAMES = tuple(name for name, _, _ in _STEPS)
 

@@ -6,20 +6,28 @@ renders them. A fact that cannot be told is None, and is shown as unknown.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
-import re
+import stat
 import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from andrea_export.arithmetic import arithmetic_lines, parameter_counts
 from andrea_export.bundle import Bundle, open_bundle
-from andrea_export.checkpoint import config_from_metadata, published_header, read_header, sha256_of
-from andrea_export.errors import BundleError, UsageError
+from andrea_export.checkpoint import (
+    WEIGHTS_KEY,
+    config_from_metadata,
+    published_header,
+    read_header,
+    says_untrained,
+    sha256_of,
+)
+from andrea_export.errors import BundleError, UsageError, first_line
 from andrea_model.config import PRESETS, AndreaConfig
 
 Kind = Literal["checkpoint", "published-checkpoint", "onnx", "engine", "plugin", "bundle"]
@@ -85,19 +93,27 @@ def inspect_path(path: Path) -> Inspection:
         raise UsageError(
             f"{path}: no such file or folder", hint="give a checkpoint, an ONNX file, an engine or a bundle"
         )
-    if not path.is_file():
+    return _inspect_file(path)
+
+
+def _inspect_file(path: Path) -> Inspection:
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
         raise UsageError(
             f"{path} is neither a file nor a folder",
             hint="give a checkpoint, an ONNX file, an engine or a bundle",
         )
-    with path.open("rb") as file:
-        head = file.read(16)
-    if not head:
+    # Also what /proc shows as a file of no bytes; reading one there may never end.
+    if facts.st_size == 0:
         raise UsageError(f"{path} is empty", hint="give a checkpoint, an ONNX file, an engine or a bundle")
+    with path.open("rb") as file:
+        head = file.read(32)
     if head[:4] in _PLAN_MAGIC:
         return _inspect_engine(path)
     if head[:4] == _ELF_MAGIC:
         return _inspect_plugin(path)
+    if head.lstrip()[:1] == b"{" and b"\0" not in head:
+        raise _json_is_none_of_them(path)
     if head[8:9] == b"{":  # safetensors: u64 header length, then JSON
         return _inspect_checkpoint(path)
     if published_header(path) is not None:
@@ -150,7 +166,10 @@ def _inspect_checkpoint(path: Path) -> Inspection:
         sha256=sha256_of(path),
         config=config,
         preset=_preset_of(config),
-        weights="the weights are in this file; whether it was trained, it does not say",
+        weights=header.metadata[WEIGHTS_KEY]
+        if says_untrained(header.metadata)
+        else "the weights are in this file; whether it was trained, it does not say",
+        trained=False if says_untrained(header.metadata) else None,
         num_parameters=sum(_product(shape) for shape in shapes.values()),
         tensors=tuple(
             TensorFact(name=name, dtype=dtype, dims=shape) for name, (dtype, shape) in header.tensors.items()
@@ -212,10 +231,10 @@ def _inspect_onnx(path: Path) -> Inspection:
 
     from andrea_export.canonical import read_canonical_info
 
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except DecodeError:
-        model = onnx.ModelProto()
+    model = onnx.ModelProto()
+    if path.stat().st_size < _LARGEST_PROTOBUF:
+        with contextlib.suppress(DecodeError):
+            model = onnx.load(path, format="protobuf", load_external_data=False)  # whatever the file is called
     if not model.HasField("graph") or not model.opset_import:
         raise UsageError(
             f"{path} ({path.stat().st_size:,} bytes) is no checkpoint, ONNX file, engine or bundle",
@@ -233,12 +252,8 @@ def _inspect_onnx(path: Path) -> Inspection:
             if entry.key == "location"
         }
     )
-    notes = [
-        f"weights in {name}: {(path.parent / name).stat().st_size:,} bytes"
-        if (path.parent / name).is_file()
-        else f"weights in {name}: that file is MISSING beside {path.name}"
-        for name in external
-    ]
+    sizes = {name: _size_beside(path, name) for name in external}
+    notes = [f"weights in {name}: {told}" for name, (_, told) in sizes.items()]
     if info is None:
         notes.append("not written by andrea-export: no configuration inside")
     opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in model.opset_import)
@@ -253,7 +268,7 @@ def _inspect_onnx(path: Path) -> Inspection:
     return Inspection(
         kind="onnx",
         path=str(path),
-        num_bytes=path.stat().st_size + sum(p.stat().st_size for n in external if (p := path.parent / n).is_file()),
+        num_bytes=path.stat().st_size + sum(num_bytes for num_bytes, _ in sizes.values()),
         sha256=sha256_of(path),
         config=info.config if info else None,
         preset=_preset_of(info.config) if info else None,
@@ -275,30 +290,68 @@ def _tensor_fact(value: Any) -> TensorFact:
 
     tensor = value.type.tensor_type
     dims = tuple(dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or "?") for dim in tensor.shape.dim)
-    return TensorFact(name=value.name, dtype=onnx.TensorProto.DataType.Name(tensor.elem_type), dims=dims)
+    types = onnx.TensorProto.DataType
+    known = tensor.elem_type in types.values()
+    return TensorFact(
+        name=value.name, dtype=types.Name(tensor.elem_type) if known else f"type {tensor.elem_type}", dims=dims
+    )
+
+
+def _size_beside(model: Path, name: str) -> tuple[int, str]:
+    """The bytes of a file of weights that a model names, and what is said of it. A name that leads out of the model's
+    folder is not followed: the file asks for it, not the user."""
+    location = PurePosixPath(name)
+    if location.is_absolute() or ".." in location.parts:
+        return 0, f"that name leads out of the folder of {model.name}, and is not followed"
+    try:
+        facts = (model.parent / name).stat()
+    except (OSError, ValueError):
+        return 0, f"that file is MISSING beside {model.name}"
+    if not stat.S_ISREG(facts.st_mode):
+        return 0, "that is no file"
+    return facts.st_size, f"{facts.st_size:,} bytes"
+
+
+def _json_is_none_of_them(path: Path) -> UsageError:
+    """The error for a JSON file, which may well be one that this program wrote."""
+    try:
+        content = json.loads(path.read_bytes()) if path.stat().st_size < _LARGEST_JSON else None
+    except (ValueError, RecursionError):
+        content = None
+    schema = str(content.get("schema")) if isinstance(content, dict) else ""
+    if schema.startswith("andrea-export/manifest/"):
+        return UsageError(f"{path} is the manifest of a bundle", hint=f"inspect the bundle itself: {path.parent}")
+    if schema.startswith("andrea-export/report/"):
+        verdict = content.get("verdict") if isinstance(content, dict) else None
+        return UsageError(
+            f"{path} is the report of a validation, verdict {verdict}",
+            hint=f"it is text; inspect the bundle it lies in: {path.parent}",
+        )
+    return UsageError(
+        f"{path} begins like JSON, and is no checkpoint, ONNX file, engine or bundle",
+        hint="give a safetensors file, an ONNX file, a TensorRT plan, or a folder that andrea-export build made",
+    )
 
 
 # --- engines and the plugin library ----------------------------------------------------------------------------------
 
-# A plan's first four bytes. `vtrt` was read from TensorRT-RTX 1.7.1's plans, where bytes 24 to 27 are the version;
-# `ftrt` is classic TensorRT's, of whose layout nothing more is assumed.
+# A plan's first four bytes. `vtrt` was read from TensorRT-RTX 1.7.1's plans, where bytes 16 to 23 are the plan's size,
+# 24 to 27 the version, and 28 to 31 the magic again; `ftrt` is classic TensorRT's, of whose layout nothing more is
+# assumed than that it is no text.
 _PLAN_MAGIC = {b"vtrt": "TensorRT-RTX", b"ftrt": "TensorRT"}
-_RTX_VERSION_OFFSET = 24
+_RTX_HEAD = struct.Struct("<4s12xQ4B4s")
 _ELF_MAGIC = b"\x7fELF"
-_ACCELERATORS = re.compile(rb"accelerators=\{([^}]{0,200})\}")
+# What TensorRT looks for in a plugin library, newest first (IPluginV3's two; the lists of TensorRT 8 and 9).
+_ENTRY_POINTS = ("getCreators", "setLoggerFinder", "getPluginCreators", "initLibNvInferPlugins")
+_LARGEST_PROTOBUF = 1 << 31
+_LARGEST_JSON = 1 << 28
 
 
 def _inspect_engine(path: Path) -> Inspection:
     made_by: dict[str, str] = {}
     notes: list[str] = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as plan:
-        flavour = _PLAN_MAGIC[plan[:4]]
-        version = ""
-        if flavour == "TensorRT-RTX" and len(plan) >= _RTX_VERSION_OFFSET + 4:
-            version = ".".join(str(part) for part in struct.unpack_from("4B", plan, _RTX_VERSION_OFFSET))
-        made_by["producer"] = f"{flavour} {version}".strip()
-        if found := _ACCELERATORS.search(plan):
-            made_by["accelerators"] = found.group(1).decode("ascii", "replace").strip()
+        made_by["producer"] = _plan_producer(path, plan)
         made_by["plugin"] = _embedded_plugin(path, plan)
     bundle = _bundle_of(path)
     if bundle is None:
@@ -320,6 +373,26 @@ def _inspect_engine(path: Path) -> Inspection:
     )
 
 
+def _plan_producer(path: Path, plan: mmap.mmap) -> str:
+    """The product and version a plan states. Raises: UsageError for a file that only begins like one, or is cut."""
+    flavour = _PLAN_MAGIC[plan[:4]]
+    if len(plan) < _RTX_HEAD.size or b"\0" not in plan[: _RTX_HEAD.size]:
+        raise UsageError(
+            f"{path} ({len(plan):,} bytes) begins like a {flavour} engine, and is none", hint="copy it again whole"
+        )
+    if flavour == "TensorRT":
+        return flavour
+    _, num_bytes, *version, again = _RTX_HEAD.unpack_from(plan)
+    if again != plan[:4]:
+        raise UsageError(f"{path} begins like a {flavour} engine, and is none", hint="copy it again whole")
+    if num_bytes != len(plan):
+        raise UsageError(
+            f"{path} is no whole {flavour} engine: it has {len(plan):,} bytes, and its header says {num_bytes:,}",
+            hint="copy it again whole",
+        )
+    return f"{flavour} {'.'.join(map(str, version))}"
+
+
 def _embedded_plugin(path: Path, plan: mmap.mmap) -> str:
     """Whether a plugin library is inside the plan, told from its bytes: verbatim where the library sits beside it."""
     for library in (path.parent.parent / "plugins").glob("*.so"):
@@ -334,7 +407,12 @@ def _embedded_plugin(path: Path, plan: mmap.mmap) -> str:
 
 def _inspect_plugin(path: Path) -> Inspection:
     body = path.read_bytes()
-    symbols = [name for name in ("getCreators", "setLoggerFinder") if f"\0{name}\0".encode() in body]
+    symbols = [name for name in _ENTRY_POINTS if f"\0{name}\0".encode() in body]
+    if not symbols:
+        raise UsageError(
+            f"{path} is a program or library (ELF) with none of a TensorRT plugin library's entry points",
+            hint=f"a plugin library exports {_ENTRY_POINTS[0]}",
+        )
     missing = "" if "getCreators" in symbols else "it exports no getCreators, so TensorRT cannot take a plugin from it"
     return Inspection(
         kind="plugin",
@@ -352,9 +430,13 @@ def _inspect_plugin(path: Path) -> Inspection:
 def _inspect_bundle(path: Path) -> Inspection:
     bundle = open_bundle(path, verify=False)
     manifest = bundle.manifest
-    parts = [_inspect_onnx(bundle.model)]
-    parts += [_inspect_engine(engine) for engine in sorted((path / "engines").glob("*.plan"))]
-    parts += [_inspect_plugin(library) for library in sorted((path / "plugins").glob("*.so"))]
+    parts = [_inspect_file(bundle.model)]
+    broken = []
+    for file in (*sorted((path / "engines").glob("*.plan")), *sorted((path / "plugins").glob("*.so"))):
+        try:
+            parts.append(_inspect_file(file))
+        except UsageError as error:
+            broken.append(first_line(error))
     whole = parts[0]
     mismatches = bundle.mismatches()
     return Inspection(
@@ -378,7 +460,7 @@ def _inspect_bundle(path: Path) -> Inspection:
             **{f"machine: {key}": value for key, value in manifest.machine.items()},
         },
         notes=tuple(f"NOT as it was built: {problem}" for problem in mismatches)
-        or (f"all {len(manifest.files)} files match the manifest's sha256",),
+        or (f"all {len(manifest.files)} files match the manifest's sha256", *broken),
         parts=tuple(parts),
     )
 
@@ -396,18 +478,22 @@ def _engine_record(bundle: Bundle, engine: Path) -> dict[str, str]:
     name = f"{engine.parent.name}/{engine.name}"
     for entry in bundle.manifest.engines:
         if entry.file == name:
-            facts = {key: value for key, value in asdict(entry.facts).items() if not isinstance(value, dict)}
+            facts = entry.facts
             return {
-                "native twin": _as_text(entry.native_twin),
-                **{key.replace("_", " "): _as_text(value) for key, value in facts.items()},
+                "target": facts.target,
+                "precision": f"{facts.precision}{', TF32 allowed' if facts.tf32 else ''}",
+                "for GPUs": ", ".join(bundle.manifest.target_gpus.get(name, ())) or "not stated",
+                "GELU": f"{facts.num_plugin_layers} plugin layers of {facts.num_gelu_nodes} GELU nodes"
+                + (" (native twin: TensorRT's own GELU)" if entry.native_twin else ""),
+                "plugin library": "embedded in the engine" if facts.plugin_embedded else "not embedded",
+                "network": f"{facts.num_network_layers} layers before TensorRT fused them",
+                "built with": f"TensorRT {facts.tensorrt_version}"
+                if facts.target == "tensorrt"
+                else f"TensorRT-RTX {facts.tensorrt_version}",
+                "build": f"{facts.seconds:.1f} s, {facts.peak_memory_bytes / 1e6:,.0f} MB of memory at its peak, "
+                f"{facts.engine_bytes:,} bytes written",
             }
     return {}
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _preset_of(config: AndreaConfig | None) -> str | None:

@@ -69,6 +69,8 @@ class Trace:
     tokens: tuple[int, ...]
     position: int
     backends: tuple[str, ...]
+    runs_in: Mapping[str, str]
+    """Backend → the precision it ran in, and the version of what ran it."""
     attention_weights_from: Mapping[str, WeightsSource]
     steps: tuple[Step, ...]
 
@@ -79,6 +81,8 @@ class BackendLayers:
 
     name: str
     layers: Mapping[str, Array]
+    runs_in: str = "fp32"
+    """The precision it ran in, and the version of what ran it."""
 
 
 def trace_as_json(trace: Trace) -> dict[str, Any]:
@@ -100,12 +104,16 @@ def check_trace(config: AndreaConfig, *, tokens: Sequence[int], position: int | 
     if len(tokens) > config.n_ctx:
         problems.append(f"{len(tokens)} tokens are more than the model's {config.n_ctx} positions")
     if position is not None and tokens and not 0 <= position < len(tokens):
-        problems.append(f"position {position} is outside the {len(tokens)} tokens, expected 0 to {len(tokens) - 1}")
+        problems.append(f"position {position} does not exist, expected {_up_to(len(tokens))}")
     if not 0 <= block < config.n_layer:
-        problems.append(f"block {block} does not exist, expected 0 to {config.n_layer - 1}")
+        problems.append(f"block {block} does not exist, expected {_up_to(config.n_layer)}")
     if problems:
         raise UsageError("; ".join(problems), hint="see andrea-export trace --help")
     return len(tokens) - 1 if position is None else position
+
+
+def _up_to(count: int) -> str:
+    return f"0 to {count - 1}" if count > 1 else "0, the only one"
 
 
 def stream_layer(block: int) -> str:
@@ -191,6 +199,7 @@ def trace_from_layers(
         tokens=tuple(tokens),
         position=position,
         backends=tuple(run.name for run in runs),
+        runs_in={run.name: run.runs_in for run in runs},
         attention_weights_from={
             run.name: "node output" if attention_weights_name(block) in run.layers else "computed from q and k"
             for run in runs

@@ -261,7 +261,7 @@ class Pipeline:
         if self.force:
             return "made: --force"
         if self.previous is None:
-            return "made: there is no earlier bundle"
+            return "made: first build here"
         if name not in self.previous.steps:
             return "made: the earlier bundle has no such step"
         if self.previous.steps[name] != key:

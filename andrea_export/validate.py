@@ -48,7 +48,7 @@ def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Pa
         verdict="fail" if mismatches else "pass",
         detail="; ".join(mismatches) or f"all {len(bundle.manifest.files)} files match the manifest's sha256",
     )
-    loaded, source = _reference_model(bundle, checkpoint)
+    loaded, source = reference_model(bundle, checkpoint)
     progress.start(STEP)
     report = validate_files(
         bundle.path,
@@ -243,7 +243,7 @@ def _check_plugin(entry: EngineEntry, config: AndreaConfig) -> Check:
     )
 
 
-def _reference_model(bundle: Bundle, checkpoint: Path | None) -> tuple[LoadedModel, str]:
+def reference_model(bundle: Bundle, checkpoint: Path | None) -> tuple[LoadedModel, str]:
     """The reference with the weights the bundle was made from, and where they were taken from this time."""
     origin, expected = bundle.origin, dict(bundle.manifest.weights_sha256)
     if checkpoint is not None:

@@ -38,11 +38,15 @@ PROVIDERS: dict[str, Provider] = {
     row.name: row
     for row in (
         Provider(name="cpu", ort_name="CPUExecutionProvider", install="pip install 'andrea-export[cpu]'"),
-        Provider(name="cuda", ort_name="CUDAExecutionProvider", install="pip install 'andrea-export[gpu]'"),
+        Provider(
+            name="cuda",
+            ort_name="CUDAExecutionProvider",
+            install="pip uninstall -y onnxruntime; pip install 'andrea-export[gpu]'",
+        ),
         Provider(
             name="tensorrt",
             ort_name="TensorrtExecutionProvider",
-            install="pip install 'andrea-export[gpu,tensorrt]'",
+            install="pip uninstall -y onnxruntime; pip install 'andrea-export[gpu,tensorrt]'",
         ),
         Provider(
             name="tensorrt-rtx",

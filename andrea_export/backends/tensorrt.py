@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,15 +21,13 @@ from andrea_export.backends.tensorrt_child import WORKER_COMMAND, Child
 from andrea_export.backends.tensorrt_model import derive_engine_model
 from andrea_export.backends.tensorrt_session import EngineSession
 from andrea_export.errors import AndreaError, BackendUnavailable, BuildError, PluginError, RunError, UsageError
+from andrea_export.gpu import why_no_gpu
 from andrea_export.operators import andrea_gelu
 from andrea_export.precision import PRECISIONS, Precision
 from andrea_export.progress import Progress
 from andrea_export.recipe import EngineTarget, Profile
 from andrea_export.specs import gelu_layers, graph_inputs
 from andrea_model.config import AndreaConfig
-
-# How long the CUDA driver may take to say how many GPUs there are; a broken one can hang.
-_PROBE_TIMEOUT_S = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +58,19 @@ class _TensorRT:
         """Whether the package is here and, for TensorRT, a GPU, without which its builder does not start."""
         flavour = self.flavour
         if importlib.util.find_spec(flavour.module) is None:
-            return Availability(
-                available=False,
-                reason=f"the package {flavour.module} is not installed",
-                hint=f"pip install 'andrea-export[{flavour.extra}]'",
-            )
+            missing = f"the package {flavour.module} is not installed"
+            if not flavour.builds_without_gpu and (reason := why_no_gpu()):  # installing it would not be enough
+                return Availability(available=False, reason=f"{missing}, and it {reason}", hint=_GPU_HINT)
+            return Availability(available=False, reason=missing, hint=f"pip install 'andrea-export[{flavour.extra}]'")
         versions = {flavour.module: _version(flavour.distributions)}
-        if not flavour.builds_without_gpu and (reason := _why_no_gpu()):
+        if not flavour.builds_without_gpu and (reason := why_no_gpu()):
             return Availability(available=False, reason=reason, hint=_GPU_HINT, versions=versions)
         return Availability(available=True, versions=versions)
 
     def can_run(self) -> Availability:
         """Whether the package, the driver and a GPU are here."""
         build = self.can_build()
-        if build.available and (reason := _why_no_gpu()):
+        if build.available and (reason := why_no_gpu()):
             return Availability(available=False, reason=reason, hint=_GPU_HINT, versions=build.versions)
         return build
 
@@ -267,39 +262,6 @@ def profile_shapes(config: AndreaConfig, precision: Precision, profile: Profile)
 _GPU_HINT = (
     "install an NVIDIA GPU and its driver, or use another machine; engines for tensorrt-rtx are built without one"
 )
-
-# Run in a process of its own: a driver that is present but broken may hang or crash, and initialising CUDA in this
-# process would make it unsafe to fork.
-_PROBE = """
-import ctypes
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-except OSError:
-    print("libcuda.so.1 cannot be loaded")
-else:
-    status = cuda.cuInit(0)
-    count = ctypes.c_int(0)
-    status = status or cuda.cuDeviceGetCount(ctypes.byref(count))
-    print(f"the driver reports CUDA error {status}" if status else "" if count.value else "the driver finds no GPU")
-"""
-
-
-def _why_no_gpu() -> str:
-    """Why CUDA cannot be used on this machine, or '' if it can."""
-    try:
-        probe = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _PROBE],
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"needs a GPU: the driver did not answer in {_PROBE_TIMEOUT_S} s"
-    if probe.returncode != 0:
-        return f"needs a GPU: asking the driver ended with exit code {probe.returncode}"
-    reason = probe.stdout.strip()
-    return f"needs a GPU: {reason}" if reason else ""
 
 
 def _version(distributions: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ Exit codes: 0 good · 1 a check failed · 2 usage or bad input · 3 backend, har
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 import traceback
@@ -20,8 +19,18 @@ import typer.main
 
 from andrea_export import __version__
 from andrea_export.cli import build, doctor, inspect, run, trace, validate
-from andrea_export.cli.output import OutputClosed, emit, emit_json, note, note_error, one_line, write_anything
-from andrea_export.errors import AndreaError
+from andrea_export.cli.output import (
+    OutputClosed,
+    OutputFailed,
+    emit,
+    emit_json,
+    flush_streams,
+    note,
+    note_error,
+    one_line,
+    prepare_streams,
+)
+from andrea_export.errors import AndreaError, UsageError
 
 EXIT_UNAVAILABLE = 3
 EXIT_BUG = 70
@@ -36,7 +45,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 good, 1 a check failed, 2 usage or bad input, 3 a backend or hardware is not there.",
     no_args_is_help=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # its frames cost a third of 80 columns, and it takes [brackets] for markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command in (build, validate, run, inspect, trace, doctor):
@@ -65,10 +74,13 @@ def _global_options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits with its code; never lets a traceback out unless ``--debug`` is given."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    write_anything()
     with _terminate_cleanly():
-        code = _run(given)
-        code = _flush(code)
+        try:
+            prepare_streams()
+            code = _run(given)
+        except UsageError as error:
+            code = _fail(str(error), error.hint, error.exit_code, as_json=False)
+        code = flush_streams(code)
     sys.exit(code)
 
 
@@ -78,6 +90,7 @@ def _run(arguments: list[str]) -> int:
     # A parse error can come before the option is read, so it is looked up here: only before the command, as documented.
     debug = "--debug" in arguments[: next((i for i, word in enumerate(arguments) if not word.startswith("-")), None)]
     try:
+        _refuse_empty(arguments)
         outcome = typer.main.get_command(app).main(args=arguments, prog_name="andrea-export", standalone_mode=False)
         code = outcome if isinstance(outcome, int) else 0
         if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code
@@ -161,18 +174,19 @@ def _fail(message: str, hint: str | None, code: int, *, as_json: bool) -> int:
             emit_json({"error": one_line(message), "hint": hint and one_line(hint), "exit_code": code})
         except OutputClosed:
             return EXIT_CLOSED
+        except OutputFailed:  # stderr has the error; stdout was broken before or is now
+            return code
     return code
 
 
-def _flush(code: int) -> int:
-    """The code to exit with once stdout is flushed; a closed one is replaced, so that Python's own flush is quiet."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        code = EXIT_CLOSED
-    if code == EXIT_CLOSED:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (lives as long as the process)
-    return code
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """An empty argument is an unset shell variable; as a path it would mean the working directory."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        option = word[:-1] if word.startswith("--") and word.endswith("=") else before if word == "" else None
+        if option is not None and option != "--tokens":  # which says more about what it expects
+            raise UsageError(
+                f"{option if option.startswith('--') else 'an argument'} is empty", hint="is a shell variable unset?"
+            )
 
 
 @contextmanager

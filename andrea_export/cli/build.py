@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ from andrea_export.cli.options import (
     cache_dir_from,
     toolchain_from_environment,
 )
-from andrea_export.cli.output import emit_json, emit_lines, size, table
+from andrea_export.cli.output import emit_json, emit_lines, note, size, table, wrapped
 from andrea_export.cli.progress import progress_on_stderr
 
 if TYPE_CHECKING:
@@ -29,28 +30,45 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("build")(build)
+    app.command("build", short_help="Build a bundle, and prove it. Exit 1: the proof failed.")(build)
 
 
 def build(
     output: Annotated[
         Path | None,
-        typer.Argument(help="The bundle to make. (default: the preset's name, here)", metavar="OUTPUT"),
+        typer.Argument(
+            help="The bundle to make. [default: the preset's name, here]",
+            metavar="OUTPUT",
+            show_default=False,
+        ),
     ] = None,
     preset: PresetOption = None,
     checkpoint: CheckpointOption = None,
     seed: SeedOption = None,
     target: Annotated[
         list[TargetChoice] | None,
-        typer.Option("--target", help="What to make. Repeat it. (default: all this machine can)", show_default=False),
+        typer.Option(
+            "--target",
+            help="What to make: onnx, tensorrt or tensorrt-rtx. Repeat it. [default: all this machine can]",
+            metavar="TARGET",
+            show_default=False,
+        ),
     ] = None,
     precision: Annotated[
         list[PrecisionChoice] | None,
-        typer.Option("--precision", help="Precision of the engines. Repeat it. (default: fp32)", show_default=False),
+        typer.Option(
+            "--precision",
+            help="Precision of the engines: fp32, fp16 or bf16. Repeat it. The ONNX file is always fp32. "
+            "[default: fp32]",
+            metavar="PRECISION",
+            show_default=False,
+        ),
     ] = None,
     recipe: Annotated[
         Path | None,
-        typer.Option("--recipe", help="A recipe in TOML; options win over its keys.", metavar="FILE"),
+        typer.Option(
+            "--recipe", help="A recipe in TOML; options win over its keys.", metavar="FILE", show_default=False
+        ),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Make every step again, reuse nothing of an earlier bundle.")
@@ -84,10 +102,15 @@ def build(
             progress=progress,
             toolchain=toolchain_from_environment(),
         )
+    asked = [name for name in result.manifest.recipe.precisions if name != "fp32"]
+    if asked and not result.manifest.engines:
+        note(f"note: {', '.join(asked)} was not built: precisions are of engines, and no engine target was built")
     if as_json:
         emit_json(_as_json(result))
     else:
-        emit_lines(_lines(result))
+        from andrea_export.cli.report_text import with_verdict_again
+
+        emit_lines(with_verdict_again(_lines(result)))
     raise typer.Exit(0 if result.report.verdict == "pass" else 1)
 
 
@@ -113,6 +136,13 @@ def _as_json(result: BuildResult) -> dict[str, Any]:
     return {
         "verdict": result.report.verdict,
         "first_failure": result.report.first_failure,
+        "candidates": [
+            {"name": candidate.name, "verdict": candidate.verdict, "reason": candidate.reason}
+            for candidate in result.report.candidates
+        ],
+        "not_measured": [
+            candidate.name for candidate in result.report.candidates if candidate.verdict == "not-measured"
+        ],
         "bundle": str(result.bundle),
         "weights": str(manifest.origin),
         "trained": manifest.origin.trained,
@@ -136,14 +166,17 @@ def _lines(result: BuildResult) -> Iterator[str]:
     yield from failure_lines(report)
     yield f"weights: {manifest.origin}"
     yield ""
-    yield "steps"
-    rows = [
-        (step.name, f"reused: {step.why}" if step.reused else step.why, f"{step.seconds:.1f} s")
-        for step in result.steps
-    ]
-    yield from (f"  {line}" for line in table(("step", "how", "time"), rows, left=2))
-    yield from (f"  left out: {reason}" for reason in result.left_out)
-    yield ""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):  # there, the progress above has said it
+        yield "steps"
+        rows = [
+            (step.name, f"reused: {step.why}" if step.reused else step.why, f"{step.seconds:.1f} s")
+            for step in result.steps
+        ]
+        yield from (f"  {line}" for line in table(("step", "how", "time"), rows, left=2))
+        yield ""
+    if result.left_out:
+        yield from (line for reason in result.left_out for line in wrapped(f"left out: {reason}"))
+        yield ""
     yield f"made in {result.bundle}/"
     files = [(name, size(entry.num_bytes)) for name, entry in manifest.files.items()]
     files.append(("manifest.json", size((result.bundle / "manifest.json").stat().st_size)))

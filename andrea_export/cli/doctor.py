@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea_export.cli.options import JsonOption
-from andrea_export.cli.output import coloured, emit_json, emit_lines, note_error
+from andrea_export.cli.output import coloured, emit_json, emit_lines, note_error, wrapped
 from andrea_export.errors import BackendUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("doctor")(doctor)
+    app.command("doctor", short_help="Show what this machine can do, and what is missing.")(doctor)
 
 
 def doctor(
@@ -56,8 +56,19 @@ def _lines(examination: Examination) -> Iterator[str]:
     yield examination.machine
     yield ""
     width = max(len(step.name) for step in examination.steps)
+    pad = " " * (width + 7)
+    told = ""
     for step in examination.steps:
         mark = coloured("yes", "pass") if step.available else coloured("no ", "fail")
-        yield f"{mark}  {step.name.ljust(width)}  {step.what}{': ' if step.detail else ''}{step.detail}"
-        if not step.available and step.hint:
-            yield f"     {' ' * width}  → {step.hint}"
+        first, *more = wrapped(f"{pad}{step.what}{': ' if step.detail else ''}{step.detail}", indent=pad)
+        yield f"{mark}  {step.name.ljust(width)}  {first[len(pad) :]}"
+        yield from more
+        if not step.available and step.hint and step.hint != told:
+            yield from wrapped(f"{pad}→ {step.hint}", indent=f"{pad}  ")
+            told = step.hint
+    missing = [step.name for step in examination.steps if not step.available]
+    yield ""
+    yield from wrapped(
+        f"{len(examination.steps) - len(missing)} of {len(examination.steps)} steps can be done here"
+        + (f"; not here: {', '.join(missing)}" if missing else "")
+    )

@@ -26,7 +26,7 @@ _KINDS = {
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("inspect")(inspect)
+    app.command("inspect", short_help="Show what a file or a bundle holds.")(inspect)
 
 
 def inspect(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from andrea_export.pipeline import Toolchain
 
 
+_MAX_DIGITS = 18  # of a token id: more would not fit the graph's int64
+
+
 class TargetChoice(str, Enum):
     """What ``build`` can make."""
 
@@ -45,24 +48,47 @@ def _presets(incomplete: str) -> list[str]:
     return [name for name in PRESETS if name.startswith(incomplete)]
 
 
+def _seed(value: int | None) -> int | None:
+    if value is not None and not 0 <= value < 2**63:  # what torch's generator takes
+        raise UsageError(f"--seed is {_clipped(str(value))}, expected 0 to 2^63 - 1")
+    return value
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of text.")]
 PresetOption = Annotated[
     str | None,
-    typer.Option("--preset", help=f"The model's shape: {', '.join(PRESETS)}.", autocompletion=_presets, metavar="NAME"),
+    typer.Option(
+        "--preset",
+        help=f"The model's shape: {', '.join(PRESETS)}. [default: the checkpoint's own, else andrea-120m]",
+        autocompletion=_presets,
+        metavar="NAME",
+        show_default=False,
+    ),
 ]
 CheckpointOption = Annotated[
     Path | None,
-    typer.Option("--checkpoint", help="Weights, as safetensors. Without: untrained ones.", metavar="FILE"),
+    typer.Option(
+        "--checkpoint",
+        help="Weights, as safetensors. [default: none: untrained weights, made from --seed]",
+        metavar="FILE",
+        show_default=False,
+    ),
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option("--seed", help="Seed of the untrained weights. (default: 0)", metavar="N"),
+    typer.Option(
+        "--seed",
+        help="Seed of the untrained weights. [default: 0]",
+        metavar="N",
+        show_default=False,
+        callback=_seed,
+    ),
 ]
 CacheDirOption = Annotated[
     Path | None,
     typer.Option(
         "--cache-dir",
-        help="Where compiled plugins are kept. (default: $XDG_CACHE_HOME/andrea-export or ~/.cache/andrea-export)",
+        help="Where compiled plugins are kept. [default: andrea-export in $XDG_CACHE_HOME or ~/.cache]",
         metavar="FOLDER",
         show_default=False,
     ),
@@ -96,11 +122,15 @@ def tokens_from_text(text: str) -> tuple[int, ...]:
     if not parts:
         raise UsageError("--tokens is empty, expected at least one token id", hint="for example --tokens 5,17,42")
     # str.isdecimal also takes digits of other scripts, which nobody means here.
-    wrong = [part for part in parts if not (part.isascii() and part.isdecimal())]
+    wrong = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) <= _MAX_DIGITS)]
     if wrong:
-        shown = ", ".join(f"'{part}'" for part in wrong[:8])
+        shown = ", ".join(f"'{_clipped(part)}'" for part in wrong[:8])
         raise UsageError(
             f"--tokens: {shown} {'is' if len(wrong) == 1 else 'are'} no token id, expected whole numbers of at least 0",
             hint="for example --tokens 5,17,42",
         )
     return tuple(int(part) for part in parts)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:16]}… ({len(text):,} characters)"

@@ -1,43 +1,103 @@
 """What goes where: results on stdout, everything else on stderr. No other file writes to either.
 
-Nothing here needs colour to be read; a verdict is coloured only on a terminal, and only where NO_COLOR is unset.
+Nothing here needs colour to be read; a verdict is coloured only on a terminal, and only where NO_COLOR is unset. Text
+from a file (a tensor's name, a manifest's string) reaches a terminal with its control characters as escapes.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import re
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from andrea_export.errors import AndreaError, UsageError
+
 _COLOURS = {"pass": "32", "fail": "31", "not-measured": "33", "error": "31"}
+# Control characters (C0 but newline, DEL, C1), line and paragraph separators, and what reorders text: U+200E/F, U+061C,
+# U+202A to E, U+2066 to 9. The colours of ``coloured`` pass: they move nothing.
+_CONTROL = re.compile(
+    r"(?P<colour>\x1b\[(?:3[123]|0)m)"
+    r"|[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_LONGEST_WORD = 500
+_LONGEST_CELL = 120
 
 
 class OutputClosed(Exception):
     """The reader of stdout went away (``andrea-export … | head -1``)."""
 
 
-def write_anything() -> None:
-    """Lets both streams write any text: what their encoding lacks, and file names that are no text, become escapes."""
+class OutputFailed(AndreaError):
+    """Stdout takes nothing more: the disk it goes to is full, or broken."""
+
+    exit_code = 3
+
+
+def prepare_streams() -> None:
+    """Makes both streams take any text: what their encoding lacks, and file names that are no text, become escapes.
+
+    Raises: UsageError where stdout is closed (``>&-``). A stderr that is closed loses what it is given, without a word.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:  # a file opened later would take this number, and get what a library prints
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 (lives as long as the process)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        raise UsageError("stdout is closed", hint="send it to /dev/null where the result is not wanted")
+
+
+def flush_streams(code: int) -> int:
+    """The code to exit with once both streams are flushed; one that takes nothing more is replaced, so that Python's
+    own flush at the end is quiet."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = 141
+    except OSError:
+        code = code or OutputFailed.exit_code
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except OSError:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    return code
 
 
 def emit(text: str = "", *, end: str = "\n") -> None:
-    """Writes a result to stdout at once. Raises OutputClosed where nobody reads it any more."""
-    try:
-        sys.stdout.write(text + end)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise OutputClosed from None
+    """Writes a result to stdout at once.
+
+    Raises: OutputClosed where nobody reads it any more, OutputFailed where it cannot be written.
+    """
+    _write(_escaped(text, sys.stdout) + end)
 
 
 def emit_json(document: Any) -> None:
-    """Writes one JSON document to stdout: two-space indent, keys in the order given, no NaN (JSON has none)."""
-    emit(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    """Writes one JSON document to stdout: two-space indent, keys in the order given; a figure that is not finite is a
+    string, for JSON has none."""
+    emit_json_text(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def emit_json_text(text: str) -> None:
+    """Writes JSON that is text already; what stdout's encoding lacks becomes JSON's own escapes."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "").replace("_", "")
+    lacking = _LONE_SURROGATE if encoding == "utf8" else _NOT_ASCII
+    _write(lacking.sub(lambda found: json.dumps(found.group())[1:-1], text))
 
 
 def emit_lines(lines: Iterable[str]) -> None:
@@ -47,11 +107,11 @@ def emit_lines(lines: Iterable[str]) -> None:
 
 
 def note(text: str) -> None:
-    """Writes one line to stderr. A stderr that is closed loses it; there is nowhere left to say so."""
+    """Writes one line to stderr. A stderr that is closed or full loses it; there is nowhere left to say so."""
     try:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{_escaped(text, sys.stderr)}\n")
         sys.stderr.flush()
-    except (BrokenPipeError, ValueError):
+    except (OSError, ValueError):
         return
 
 
@@ -63,21 +123,72 @@ def note_error(message: str, hint: str | None) -> None:
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space turned into one space."""
-    return " ".join(text.split())
+    """The text with every run of white space turned into one space, control characters escaped, and the middle of a
+    very long word left out."""
+    words = (shortened(word, _LONGEST_WORD) for word in text.split())
+    return _CONTROL.sub(_escape, " ".join(words))
+
+
+def shortened(text: str, limit: int = _LONGEST_CELL) -> str:
+    """The text; of one longer than ``limit`` its beginning and its end, with ``…`` between."""
+    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[len(text) - limit // 3 + 1 :]}"
+
+
+def wrapped(text: str, *, indent: str = "  ") -> list[str]:
+    """The text in lines that fit the terminal (80 columns where there is none), all but the first indented."""
+    width = min(max(shutil.get_terminal_size().columns, 40), 120)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise OutputClosed from None
+    except OSError as error:
+        raise OutputFailed(f"stdout cannot be written: {error.strerror}", hint="free space where it goes") from None
+
+
+def _escaped(text: str, stream: Any) -> str:
+    """The text with every control character visible; colours stay on a terminal that shows them."""
+    if not _has_colours(stream):
+        return _CONTROL.sub(_escape_all, text)
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found.group() if found.group("colour") else _escape_all(found)
+
+
+def _escape_all(found: re.Match[str]) -> str:
+    text = found.group()
+    return text[0].encode("unicode_escape").decode("ascii") + text[1:]
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
 
 
 def coloured(text: str, meaning: str, stream: Any = None) -> str:
     """The text in the colour of its meaning where the stream is a terminal, else the text."""
     stream = sys.stdout if stream is None else stream
-    if "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not stream.isatty():
-        return text
-    return f"\x1b[{_COLOURS[meaning]}m{text}\x1b[0m"
+    return f"\x1b[{_COLOURS[meaning]}m{text}\x1b[0m" if _has_colours(stream) else text
+
+
+def _has_colours(stream: Any) -> bool:
+    return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> list[str]:
     """Aligned columns under their headers: the first ``left`` to the left, the others to the right."""
-    cells = [list(headers), *(list(row) for row in rows)]
+    cells = [list(headers), *([shortened(_CONTROL.sub(_escape_all, cell)) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
     return [
         "  ".join(

@@ -5,27 +5,38 @@ Pure: a report in, lines out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from andrea_export.cli.output import coloured, table
+from andrea_export.cli.output import coloured, table, wrapped
 
 if TYPE_CHECKING:
     from andrea_export.report import LayerRow, Report
 
+_MAX_LINES_BELOW_VERDICT = 20
 _MAX_FAILING_ROWS = 20  # the rest is in report.json, and the first layer out of budget is named above them
 
 
 def verdict_line(report: Report, subject: str) -> str:
     """The first line: the verdict, of what, and the first layer at fault."""
-    measured = sum(candidate.verdict != "not-measured" for candidate in report.candidates)
     if report.verdict == "pass":
-        others = len(report.candidates) - measured
-        rows = f"{len(report.layers)} layer comparisons within budget, {measured} candidates measured, {others} not"
-        return f"{coloured('PASS', 'pass')} {subject}: {rows}"
+        rows = f"{len(report.layers)} layer comparisons within budget"
+        return f"{coloured('PASS', 'pass')} {subject}: {rows}{_not_measured(report)}"
     if report.first_failure:
         return f"{coloured('FAIL', 'fail')} {subject}: the first layer at fault is {report.first_failure}"
     return f"{coloured('FAIL', 'fail')} {subject}: {_why_failed(report)}"
+
+
+def with_verdict_again(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, whose first is the verdict; it is said again at the end of more than fit a terminal's 24."""
+    verdict, num_lines = "", 0
+    for line in lines:
+        verdict = verdict or line
+        num_lines += 1
+        yield line
+    if num_lines > _MAX_LINES_BELOW_VERDICT:
+        yield ""
+        yield verdict
 
 
 def failure_lines(report: Report) -> Iterator[str]:
@@ -37,11 +48,12 @@ def failure_lines(report: Report) -> Iterator[str]:
         if candidate.verdict == "fail":
             yield f"failed candidate {candidate.name}: {candidate.reason or 'see its layers'}"
     failed = [row for row in report.layers if row.verdict == "fail"]
-    if not failed:
-        return
-    yield ""
-    rows = [cells for row in failed[:_MAX_FAILING_ROWS] for cells in _expected_and_obtained(row)]
-    yield from table(("layer", "candidate", "metric", "expected at most", "obtained"), rows, left=3)
+    shown = failed[:_MAX_FAILING_ROWS]
+    for name in dict.fromkeys(row.candidate for row in shown):  # a column for it would not fit 80
+        yield ""
+        yield f"out of budget in {name}"
+        rows = [cells for row in shown if row.candidate == name for cells in _expected_and_obtained(row)]
+        yield from (f"  {line}" for line in table(("layer", "metric", "expected at most", "obtained"), rows, left=2))
     if len(failed) > _MAX_FAILING_ROWS:
         yield f"and {len(failed) - _MAX_FAILING_ROWS} more layers out of budget"
 
@@ -59,11 +71,21 @@ def proof_lines(report: Report) -> Iterator[str]:
     yield from table(("candidate", "verdict", "layers", "worst error, as a share of its budget"), rows, left=4)
     for candidate in report.candidates:
         if candidate.verdict == "not-measured":
-            yield f"not measured: {candidate.name}: {candidate.reason}"
+            yield from wrapped(f"not measured: {candidate.name}: {candidate.reason}")
     for check in report.checks:
         if check.verdict != "fail":
-            yield f"checked: {check.name}: {check.detail}"
-    yield f"formula: {FORMULA}"
+            yield from wrapped(f"checked: {check.name}: {check.detail}")
+    yield from wrapped(f"formula: {FORMULA}")
+
+
+def _not_measured(report: Report) -> str:
+    """What a pass does not speak for: ``; NOT MEASURED: a, b (why)``."""
+    by_reason: dict[str, list[str]] = {}
+    for candidate in report.candidates:
+        if candidate.verdict == "not-measured":
+            by_reason.setdefault(candidate.reason, []).append(candidate.name)
+    told = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
+    return f"; NOT MEASURED: {'; '.join(told)}" if told else ""
 
 
 def _why_failed(report: Report) -> str:
@@ -74,16 +96,16 @@ def _why_failed(report: Report) -> str:
     return "nothing could be measured here"
 
 
-def _expected_and_obtained(row: LayerRow) -> list[tuple[str, str, str, str, str]]:
+def _expected_and_obtained(row: LayerRow) -> list[tuple[str, str, str, str]]:
     if row.problem:
-        return [(row.name, row.candidate, row.problem, "", "")]
+        return [(row.name, row.problem, "", "")]
     cells = [
-        (row.name, row.candidate, metric, f"{limit:.3e}", f"{float(row.metrics[metric]):.3e}")
+        (row.name, metric, f"{limit:.3e}", f"{float(row.metrics[metric]):.3e}")
         for metric, limit in row.budget.items()
         if not float(row.metrics[metric]) <= limit
     ]
     counts = [
-        (row.name, row.candidate, name.removeprefix("num_"), "0", f"{row.metrics[name]:.0f}")
+        (row.name, name.removeprefix("num_"), "0", f"{row.metrics[name]:.0f}")
         for name in ("num_nan", "num_inf")
         if row.metrics.get(name)
     ]
@@ -102,4 +124,4 @@ def _worst(rows: list[LayerRow]) -> str:
         return ""
     share, row, metric = max(shares, key=lambda entry: entry[0])
     times = f"{share:.0%}" if share <= 1 else f"{share:.3g} times"
-    return f"{times} ({metric} {float(row.metrics[metric]):.2e} of {row.budget[metric]:.2e}, {row.name})"
+    return f"{times}: {metric} {float(row.metrics[metric]):.2e}, {row.name}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("run")(run)
+    app.command("run", short_help="Generate tokens greedily from a bundle.")(run)
 
 
 def run(
@@ -29,7 +29,12 @@ def run(
         int, typer.Option("--max-new-tokens", help="How many tokens to generate.", metavar="N")
     ] = 16,
     provider: Annotated[
-        ProviderChoice, typer.Option("--provider", help="Where onnxruntime runs. Never another one than asked for.")
+        ProviderChoice,
+        typer.Option(
+            "--provider",
+            help="Where onnxruntime runs: cpu, cuda, tensorrt or tensorrt-rtx. Never another one than asked for.",
+            metavar="PROVIDER",
+        ),
     ] = ProviderChoice.CPU,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,7 +52,7 @@ def run(
     opened = open_bundle(bundle)
     if opened.manifest.verdict != "pass":
         raise ValidationError(
-            f"bundle {bundle} failed its validation when it was built, so it is not run",
+            f"bundle {bundle} {_why_not(opened.manifest.verdict)} when it was built, so it is not run",
             hint=f"see {bundle / 'report.json'}, or run `andrea-export validate {bundle}`",
         )
     check_generation(opened.config, prompt, max_new_tokens)
@@ -74,3 +79,7 @@ def run(
     first_ms, rest_ms = generated[0].step_ms, [token.step_ms for token in generated[1:]]
     speed = f", then {1e3 * len(rest_ms) / sum(rest_ms):.1f} tokens/s" if rest_ms else ""
     note(f"{len(prompt)} prompt tokens and the first new one in {first_ms:.1f} ms{speed}, on {session.name}")
+
+
+def _why_not(verdict: str) -> str:
+    return {"fail": "failed its validation", "not-measured": "was not measured"}.get(verdict, f"had verdict {verdict}")

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from andrea_export.cli.options import CacheDirOption, JsonOption, cache_dir_from
-from andrea_export.cli.output import emit, emit_lines
+from andrea_export.cli.output import emit_json_text, emit_lines
 from andrea_export.cli.progress import progress_on_stderr
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("validate")(validate)
+    app.command("validate", short_help="Compare a bundle with torch again, layer by layer.")(validate)
 
 
 def validate(
@@ -36,17 +36,16 @@ def validate(
 
     Changes nothing in the bundle.
     """
-    from andrea_export.cli.report_text import failure_lines, proof_lines, verdict_line
+    from andrea_export.cli.report_text import failure_lines, proof_lines, verdict_line, with_verdict_again
     from andrea_export.report import report_as_json
     from andrea_export.validate import validate_bundle
 
     with progress_on_stderr() as progress:
         report = validate_bundle(bundle, checkpoint=checkpoint, cache_dir=cache_dir_from(cache_dir), progress=progress)
     if as_json:
-        emit(report_as_json(report), end="")
+        emit_json_text(report_as_json(report))
     else:
-        emit(verdict_line(report, str(bundle)))
-        emit_lines(failure_lines(report))
-        emit()
-        emit_lines(proof_lines(report))
+        emit_lines(
+            with_verdict_again((verdict_line(report, str(bundle)), *failure_lines(report), "", *proof_lines(report)))
+        )
     raise typer.Exit(0 if report.verdict == "pass" else 1)

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from andrea_export import gpu
 from andrea_export.backends import tensorrt
 from andrea_export.backends.tensorrt import TensorRT, TensorRTRTX, profile_shapes
 from andrea_export.backends.tensorrt_child import Child
@@ -47,8 +48,8 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch:
 
 
 def test_no_gpu_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorrt, "_PROBE", tensorrt._PROBE.replace("libcuda.so.1", "libcuda-absent.so.1"))
-    assert tensorrt._why_no_gpu() == "needs a GPU: libcuda-absent.so.1 cannot be loaded"
+    monkeypatch.setattr(gpu, "_PROBE", gpu._PROBE.replace("libcuda.so.1", "libcuda-absent.so.1"))
+    assert gpu.why_no_gpu() == "needs a GPU: libcuda-absent.so.1 cannot be loaded"
 
 
 @pytest.mark.parametrize(
@@ -68,14 +69,14 @@ def test_what_the_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, b
     source, library = tmp_path / "driver.c", tmp_path / "driver.so"
     source.write_text(body)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
-    monkeypatch.setattr(tensorrt, "_PROBE", tensorrt._PROBE.replace("libcuda.so.1", str(library)))
-    assert tensorrt._why_no_gpu() == (f"needs a GPU: {reason}" if reason else "")
+    monkeypatch.setattr(gpu, "_PROBE", gpu._PROBE.replace("libcuda.so.1", str(library)))
+    assert gpu.why_no_gpu() == (f"needs a GPU: {reason}" if reason else "")
 
 
 def test_a_driver_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorrt, "_PROBE", "import time; time.sleep(60)")
-    monkeypatch.setattr(tensorrt, "_PROBE_TIMEOUT_S", 0.5)
-    assert tensorrt._why_no_gpu() == "needs a GPU: the driver did not answer in 0.5 s"
+    monkeypatch.setattr(gpu, "_PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(gpu, "_PROBE_TIMEOUT_S", 0.5)
+    assert gpu.why_no_gpu() == "needs a GPU: the driver did not answer in 0.5 s"
 
 
 def test_asking_imports_nothing() -> None:
@@ -93,14 +94,14 @@ def test_asking_imports_nothing() -> None:
 
 def test_opening_where_nothing_can_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx", reason="the package tensorrt_rtx is not installed")
-    monkeypatch.setattr(tensorrt, "_why_no_gpu", lambda: "needs a GPU: no driver")
+    monkeypatch.setattr(tensorrt, "why_no_gpu", lambda: "needs a GPU: no driver")
     with pytest.raises(BackendUnavailable, match=r"cannot run tensorrt-rtx engines: needs a GPU: no driver"):
         TensorRTRTX().open(tmp_path / "engine.plan")
 
 
 def test_a_missing_engine_is_a_run_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx", reason="the package tensorrt_rtx is not installed")
-    monkeypatch.setattr(tensorrt, "_why_no_gpu", lambda: "")
+    monkeypatch.setattr(tensorrt, "why_no_gpu", lambda: "")
     with pytest.raises(RunError, match="no such file"):
         TensorRTRTX().open(tmp_path / "engine.plan")
 
