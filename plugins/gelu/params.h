@@ -5,6 +5,17 @@
 
 #include "common/host_device.h"
 
+// The numbers a GPU's timings may speak against. Defined from outside only to time others (tests/gpu/part_variants.py).
+#if !defined(ANDREA_MIN_BLOCKS_PER_MULTIPROCESSOR)
+#define ANDREA_MIN_BLOCKS_PER_MULTIPROCESSOR 6
+#endif
+#if !defined(ANDREA_PACKS_LONG)
+#define ANDREA_PACKS_LONG 2
+#endif
+#if !defined(ANDREA_MAX_WAVES)
+#define ANDREA_MAX_WAVES 8
+#endif
+
 namespace andrea::gelu {
 
 inline constexpr std::int32_t kThreadsPerBlock = 256;
@@ -13,17 +24,17 @@ inline constexpr std::int32_t kPackBytes = 16;  // one load or store instruction
 // Blocks that fit on a multiprocessor at least: 1536 threads, which is all that 8.6, 8.9 and 12.0 have, and three
 // quarters of what 8.0 and 9.0 have. It leaves 40 registers a thread, with which the compiler issues all of a thread's
 // loads before its arithmetic; left to itself it delays some of them to save registers.
-inline constexpr std::int32_t kMinBlocksPerMultiprocessor = 6;
+inline constexpr std::int32_t kMinBlocksPerMultiprocessor = ANDREA_MIN_BLOCKS_PER_MULTIPROCESSOR;
 
 // Packs a thread has in flight before it computes. Two times 16 bytes from each of 1536 threads are 48 KiB under way
 // per multiprocessor, above the 25 KiB that latency times bandwidth asks for on an H200 (0.7 us, 4.8 TB/s over 132).
 // Arrays too short to give every multiprocessor such a tile use one pack, to spread over more of them.
-inline constexpr std::int32_t kPacksLong = 2;
+inline constexpr std::int32_t kPacksLong = ANDREA_PACKS_LONG;
 inline constexpr std::int32_t kPacksShort = 1;
 
 // Waves of resident blocks a launch is limited to; beyond, blocks walk on with the grid as their stride. Several, so
 // that the blocks of the last wave, which run while others idle, are a small part of the whole.
-inline constexpr std::int64_t kMaxWaves = 8;
+inline constexpr std::int64_t kMaxWaves = ANDREA_MAX_WAVES;
 
 // Which elements are read one by one and which in packs of kPackBytes:
 // [0, head) singly, [head, head + packs * per_pack) in packs, the rest singly.

@@ -4,8 +4,10 @@
 //   contract_checks LIBRARY NAME VERSION NAMESPACE no-gpu   the library that ships, no device here: enqueue says so
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -14,6 +16,31 @@
 #include "gelu/math.h"
 #include "tests/checks.h"
 #include "tests/plugin_harness.h"
+
+namespace {
+
+// Every allocation through operator new in this process, the plugin library's included: TensorRT calls enqueue for each
+// inference, and it must not allocate.
+std::size_t num_allocations = 0;
+
+}  // namespace
+
+#define ANDREA_REPLACES __attribute__((visibility("default")))
+
+ANDREA_REPLACES void* operator new(std::size_t size, std::nothrow_t const& /*tag*/) noexcept
+{
+  ++num_allocations;
+  return std::malloc(size);
+}
+ANDREA_REPLACES void* operator new(std::size_t size)
+{
+  if (void* const memory = operator new(size, std::nothrow)) {
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+ANDREA_REPLACES void operator delete(void* memory) noexcept { std::free(memory); }
+ANDREA_REPLACES void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
 
 namespace andrea::tests {
 namespace {
@@ -157,6 +184,7 @@ void check_shapes(Checks& checks, Plugin const& plugin)
 struct Run {
   std::int32_t status = 0;
   bool right = false;
+  std::size_t allocations = 0;
 };
 
 std::uint16_t gelu_bits(DataType type, std::uint16_t bits)
@@ -188,12 +216,13 @@ Run run(Plugin const& attached, DataType type, std::vector<std::int64_t> const& 
   }
   nvinfer1::PluginTensorDesc const desc = tensor_desc(type, dims_from_extents(shape));
   if (attached.runtime->onShapeChange(&desc, 1, &desc, 1) != 0) {
-    return {-100, false};
+    return {-100, false, 0};
   }
   void const* const inputs[] = {input.data()};
   void* const outputs[] = {output.data()};
+  std::size_t const allocations_before = num_allocations;
   std::int32_t const status = attached.runtime->enqueue(&desc, &desc, inputs, outputs, nullptr, nullptr);
-  return {status, output == expected};
+  return {status, output == expected, num_allocations - allocations_before};
 }
 
 void check_execution(Checks& checks, Plugin const& configured, bool computes)
@@ -208,6 +237,7 @@ void check_execution(Checks& checks, Plugin const& configured, bool computes)
       bool const empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
       std::string const what = " type " + std::to_string(static_cast<int>(type)) + " shape " + text(shape);
       Run const result = run(attached, type, shape);
+      checks.expect(result.allocations == 0, "enqueue allocates nothing" + what);
       if (computes || empty) {
         checks.expect(result.status == 0 && result.right, "enqueue" + what);
       } else {
@@ -277,6 +307,10 @@ int check_library(char const* path, char const* name, char const* version, char 
   Plugin const plugin =
       plugin_from_pointer(library.creators().front()->createPlugin("node", &no_fields, TensorRTPhase::kBUILD));
   checks.expect(plugin.owner != nullptr, "a plugin with its three capabilities");
+  std::size_t const allocations_before = num_allocations;
+  delete library.creators().front()->createPlugin("node", &no_fields, TensorRTPhase::kBUILD);
+  bool const counted = num_allocations == allocations_before + 1;
+  checks.expect(counted, "the library's allocations are counted");
   if (plugin.owner == nullptr) {
     return checks.report();
   }

@@ -31,6 +31,8 @@ andrea_use_tensorrt_headers(andrea_harness_objects)
 
 add_executable(andrea_contract_checks EXCLUDE_FROM_ALL
   tests/contract_checks.cpp $<TARGET_OBJECTS:andrea_harness_objects>)
+# The plugin library is to find this program's operator new.
+set_target_properties(andrea_contract_checks PROPERTIES ENABLE_EXPORTS ON)
 target_link_libraries(andrea_contract_checks PRIVATE andrea_test_options ${CMAKE_DL_LIBS})
 andrea_use_tensorrt_headers(andrea_contract_checks)
 

@@ -56,12 +56,12 @@ def _time_one(
         ]
 
     times = {
-        "copy": _microseconds(over_buffers(lambda x, y: y.copy_(x))),
-        "plugin": _microseconds(over_buffers(plugin.into)),
-        "torch eager": _microseconds(over_buffers(lambda x, y: torch.ops.aten.gelu.out(x, approximate="tanh", out=y))),
+        "copy": microseconds(over_buffers(lambda x, y: y.copy_(x))),
+        "plugin": microseconds(over_buffers(plugin.into)),
+        "torch eager": microseconds(over_buffers(lambda x, y: torch.ops.aten.gelu.out(x, approximate="tanh", out=y))),
     }
     try:
-        times["torch compiled"] = _microseconds(over_buffers(lambda x, y: kept.append(compiled(x))))
+        times["torch compiled"] = microseconds(over_buffers(lambda x, y: kept.append(compiled(x))))
     except Exception as error:  # the compiler is torch's: whatever stops it is a note, the other times stand
         result.notes.append(f"{storage} {name}: torch.compile: {type(error).__name__}: {str(error).splitlines()[0]}")
     kept.clear()
@@ -87,7 +87,7 @@ def _time_one(
     }
 
 
-def _microseconds(calls: Sequence[Callable[[], object]]) -> float:
+def microseconds(calls: Sequence[Callable[[], object]]) -> float:
     """The median time of one call: all calls in one CUDA graph, so that no Python stands between the launches."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -69,7 +69,7 @@ def test_the_rehearsal_runs_what_a_cpu_can(rehearsal: tuple[int, dict[str, Any],
 
 def test_the_rehearsal_shows_what_is_not_available_and_why(rehearsal: tuple[int, dict[str, Any], str]) -> None:
     _, report, page = rehearsal
-    for name in ("timing", "sanitizer", "engines"):
+    for name in ("timing", "variants", "sanitizer", "engines"):
         part = report["parts"][name]
         assert part["status"] == "not available"
         assert part["reason"]
@@ -229,7 +229,7 @@ def test_a_group_for_another_python_is_named_and_left_out(tmp_path: Path, wheels
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("part", ["accuracy", "model", "sanitizer", "timing"])
+@pytest.mark.parametrize("part", ["accuracy", "model", "sanitizer", "timing", "variants"])
 def test_the_part_passes_on_this_gpu(part: str) -> None:
     code, report, _ = check(REPOSITORY / "build" / "gpu-check", "--parts", f"build,{part}")
     assert code == 0, report["parts"]
