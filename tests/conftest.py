@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from andrea_export.backends.base import EngineFacts
 from andrea_export.build import BuildResult, build_bundle
+from andrea_export.bundle import EngineEntry, file_entry, open_bundle, seal
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
 from andrea_export.cli import main
@@ -115,3 +117,27 @@ def andrea(capsys: pytest.CaptureFixture[str]) -> Andrea:
 def built_bundle(built: BuildResult) -> Path:
     """The folder of the bundle. Read only."""
     return built.bundle
+
+
+def add_engine_entry(bundle: Path, num_gelus: int) -> None:
+    """Adds an engine to the bundle's manifest, and a file that stands for it."""
+    (bundle / "engines").mkdir()
+    file = bundle / "engines/tensorrt-rtx-fp16.plan"
+    file.write_bytes(b"vtrt stands for an engine")
+    facts = EngineFacts(
+        target="tensorrt-rtx",
+        precision="fp16",
+        num_gelu_nodes=num_gelus,
+        num_plugin_layers=num_gelus,
+        gelu_implementations={},
+        num_network_layers=100,
+        plugin_embedded=True,
+        tf32=False,
+        tensorrt_version="1.7.1.116",
+        engine_bytes=file.stat().st_size,
+        seconds=1.0,
+        peak_memory_bytes=1,
+    )
+    manifest = open_bundle(bundle).manifest
+    entry = EngineEntry(file="engines/tensorrt-rtx-fp16.plan", native_twin=False, facts=facts)
+    seal(bundle, replace(manifest, engines=(entry,), files={**manifest.files, entry.file: file_entry(file)}))

@@ -149,6 +149,96 @@ def test_a_closed_pipe_is_no_error_message() -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
+def run_program(*arguments: object, **options: object) -> subprocess.CompletedProcess[bytes]:
+    """One command line in a process of its own, its streams as given."""
+    words = [argument if isinstance(argument, bytes) else str(argument) for argument in arguments]
+    streams: dict[str, object] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run([*PROGRAM, *words], timeout=120, check=False, **streams)  # type: ignore[call-overload,no-any-return]
+
+
+def test_a_full_stderr_takes_nothing_from_the_result(built_bundle: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run_program("run", built_bundle, "--tokens", "5", "--max-new-tokens", "2", stderr=full)
+        assert (done.returncode, len(done.stdout.split(b","))) == (0, 2)
+        assert run_program("inspect", "/nope", stderr=full).returncode == 2
+
+
+def test_a_full_stdout_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        for more in ((), ("--json",)):
+            done = run_program("doctor", *more, stdout=full)
+            assert done.returncode == 3
+            assert done.stderr.startswith(b"error: stdout cannot be written: No space left on device")
+            assert b"Traceback" not in done.stderr
+            assert b"Exception ignored" not in done.stderr
+        assert run_program("inspect", tmp_path / "absent", "--json", stdout=full).returncode == 2
+
+
+def in_shell(redirection: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
+    script = f'"$@" {redirection}'
+    words = ["sh", "-c", script, "sh", *PROGRAM, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, timeout=120, check=False)
+
+
+def test_closed_streams(built_bundle: Path) -> None:
+    done = in_shell("2>&-", "run", built_bundle, "--tokens", "5", "--max-new-tokens", "1")
+    assert done.returncode == 0
+    assert done.stdout.strip().isdigit()
+    assert in_shell("2>&-", "inspect", "/nope").returncode == 2
+    done = in_shell(">&-", "doctor")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, b"error: stdout is closed")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8:strict", "latin-1", "utf-8"])
+def test_json_is_json_in_every_encoding(tmp_path: Path, encoding: str) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff\xe2\x82\xac"  # half a name is no UTF-8, the other half a euro sign
+    done = run_program("inspect", odd, "--json", env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert "\u20ac: no such file" in json.loads(done.stdout.decode(encoding.partition(":")[0]))["error"]
+
+
+def test_a_figure_that_is_not_finite_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    from andrea_export.cli.output import emit_json
+
+    emit_json({"steps": [{"mean": float("nan"), "max": float("inf")}]})
+    assert json.loads(capsys.readouterr().out) == {"steps": [{"mean": "nan", "max": "inf"}]}
+
+
+def test_control_characters_are_shown_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    from andrea_export.cli.output import emit, note, one_line, shortened, table
+
+    hostile = "a\x1b]0;title\x07\x1b[2J\x9b1A\u202eb\u2066\rc\x1b[32mPASS\x1b[0m"
+    shown = "a\\x1b]0;title\\x07\\x1b[2J\\x9b1A\\u202eb\\u2066\\rc\\x1b[32mPASS\\x1b[0m"
+    emit(hostile)
+    note(hostile)
+    assert capsys.readouterr() == (shown + "\n", shown + "\n")
+    assert "\x1b]" not in one_line(hostile)
+    assert len(one_line("x" * 5000)) <= 501
+    assert shortened("a" * 500).startswith("aaa")
+    assert max(map(len, table(("name", "type"), [("n" * 9000, "FLOAT"), ("\x1b[2J", "\x07")], left=2))) < 140
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("build", ""), "an argument is empty"),
+        (("build", "out", "--checkpoint", ""), "--checkpoint is empty"),
+        (("build", "out", "--checkpoint="), "--checkpoint is empty"),
+        (("inspect", ""), "an argument is empty"),
+        (("trace", "--seed", "-1"), "--seed is -1, expected 0 to 2^63 - 1"),
+        (("trace", "--seed", str(2**63)), f"--seed is {2**63}, expected"),
+        (("trace", "--tokens", "9" * 5000), "(5,000 characters)' is no token id"),
+        (("trace", "--tokens", ""), "--tokens is empty"),
+    ],
+)
+def test_values_that_nothing_takes(andrea: Andrea, arguments: tuple[str, ...], text: str) -> None:
+    outcome = andrea(*arguments)
+    assert outcome.code == 2
+    assert text in outcome.error
+    assert len(outcome.error) < 200
+
+
 def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     run = {"capture_output": True, "env": environment, "check": False, "timeout": 60}
@@ -162,11 +252,28 @@ def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
     assert b"no such file or folder" in done.stderr
 
 
-def test_help_states_the_defaults(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    outcome = andrea("build", "--help")
-    for default in ("the preset's name, here", "all this machine can", "fp32", "$XDG_CACHE_HOME/andrea-export"):
-        assert f"(default: {default}" in outcome.stdout
+def test_help_states_the_defaults(andrea: Andrea) -> None:
+    text = " ".join(andrea("build", "--help").stdout.split())
+    for default in (
+        "the preset's name, here",
+        "all this machine can",
+        "fp32",
+        "0",
+        "the checkpoint's own, else andrea-120m",
+        "none: untrained weights",
+        "andrea- export in $XDG_CACHE_HOME or ~/.cache",
+    ):
+        assert f"[default: {default}" in text
+    assert "[default: the last]" in " ".join(andrea("trace", "--help").stdout.split())
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
+def test_help_is_clean_in_80_columns(andrea: Andrea, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = andrea(*command, "--help").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    for noise in ("<bool>", "<list", "[[", "..."):
+        assert noise not in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

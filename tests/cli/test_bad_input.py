@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.conftest import Andrea, Outcome
+from tests.conftest import Andrea, Outcome, add_engine_entry
 
 Damage = Callable[[Path], None]
 Tensors = dict[str, "np.ndarray"]
@@ -190,7 +190,7 @@ def test_weights_that_are_not_finite_are_named(andrea: Andrea, copy: Path, value
         (("--preset", "andrea-7b"), "unknown preset 'andrea-7b'"),
         (("--target", "coreml"), "'coreml' is not one of 'onnx', 'tensorrt', 'tensorrt-rtx'"),
         (("--precision", "fp8"), "'fp8' is not one of 'fp32', 'fp16', 'bf16'"),
-        (("--seed", "-1"), "seed: input should be greater than or equal to 0, got -1"),
+        (("--seed", "-1"), "--seed is -1, expected 0 to 2^63 - 1"),
         (("--target", "onnx", "--target", "onnx"), "targets names one value twice: onnx"),
         (("--recipe", "absent.toml"), "recipe absent.toml: No such file or directory"),
     ],
@@ -227,14 +227,15 @@ def test_wrong_recipes(andrea: Andrea, tmp_path: Path, body: str, texts: list[st
 
 
 def test_a_target_this_machine_cannot_build(andrea: Andrea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from andrea_export.backends import engine_backend
-    from andrea_export.backends.base import Availability
+    import importlib.util
 
-    absent = Availability(available=False, reason="the package tensorrt is not installed", hint="pip install it")
-    monkeypatch.setattr(type(engine_backend("tensorrt")), "can_build", lambda self: absent)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "tensorrt" else find(name, *more)
+    )
     outcome = andrea("build", tmp_path / "out", "--preset", "andrea-tiny", "--target", "tensorrt")
-    assert refused(outcome, code=3) == "target tensorrt: the package tensorrt is not installed"
-    assert outcome.hint == "pip install it"
+    assert refused(outcome, code=3).startswith("target tensorrt: the package tensorrt is not installed")
+    assert outcome.hint is not None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -255,7 +256,24 @@ def test_without_a_compiler(andrea: Andrea, tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_engine_that_cannot_run_here(andrea: Andrea, built_bundle: Path) -> None:
+def test_an_engine_that_cannot_run_here(andrea: Andrea, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before torch has run, and before the reference is read."""
+    from andrea_export import validate
+    from andrea_export.backends import tensorrt
+
+    def never(*given: object) -> None:
+        raise AssertionError("the reference was loaded")
+
+    monkeypatch.setattr(tensorrt, "why_no_gpu", lambda: "needs a GPU: no driver")
+    monkeypatch.setattr(validate, "reference_model", never)
+    add_engine_entry(bundle, 2)
+    outcome = andrea("trace", bundle, "--backend", "torch", "--backend", "tensorrt-rtx-fp16")
+    error = refused(outcome, code=3)
+    assert error.startswith("backend tensorrt-rtx-fp16: ")
+    assert "needs a GPU: no driver" in error or "is not installed" in error
+
+
+def test_an_engine_that_the_bundle_lacks(andrea: Andrea, built_bundle: Path) -> None:
     outcome = andrea("trace", built_bundle, "--backend", "tensorrt-rtx-fp16")
     assert refused(outcome) == "unknown backend 'tensorrt-rtx-fp16'"  # this bundle has no engine
     assert outcome.hint is not None
@@ -382,6 +400,8 @@ def test_run_refuses_a_bundle_that_failed_its_validation(andrea: Andrea, bundle:
     manifest = json.loads((bundle / "manifest.json").read_text())
     (bundle / "manifest.json").write_text(json.dumps({**manifest, "verdict": "fail"}))
     assert "failed its validation" in refused(andrea("run", bundle, "--tokens", "5"), code=1)
+    (bundle / "manifest.json").write_text(json.dumps({**manifest, "verdict": "not-measured"}))
+    assert "was not measured when it was built" in refused(andrea("run", bundle, "--tokens", "5"), code=1)
 
 
 def test_a_newer_manifest_is_not_guessed_at(andrea: Andrea, bundle: Path) -> None:
@@ -407,15 +427,22 @@ def test_validate_refuses_another_checkpoint(andrea: Andrea, built_bundle: Path,
         (b"hello, this is text\n" * 10, "is no checkpoint, ONNX file, engine or bundle"),
         (bytes(range(256)) * 8, "is no checkpoint, ONNX file, engine or bundle"),
         (b"\x08\x07", "is no checkpoint, ONNX file, engine or bundle"),
+        (b"vtrt", "begins like a TensorRT-RTX engine, and is none"),
+        (b"\x7fELF" + bytes(200), "none of a TensorRT plugin library's entry points"),
+        (b'{"schema": "andrea-export/report/1", "verdict": "pass"}', "is the report of a validation, verdict pass"),
+        (b' {"schema": "andrea-export/manifest/1"}', "is the manifest of a bundle"),
+        (b'{"model_type": "gpt2"}', "begins like JSON"),
+        (b"{" * 100_000, "begins like JSON"),
     ],
 )
 def test_inspect_of_nothing_it_knows(andrea: Andrea, tmp_path: Path, body: bytes | None, text: str) -> None:
-    path = tmp_path / "file"
-    if body is not None:
-        path.write_bytes(body)
-    outcome = andrea("inspect", path)
-    assert text in refused(outcome)
-    assert outcome.hint is not None
+    for name in ("file", "report.json", "manifest.json", "x.pbtxt", "x.onnxtxt", "x.textproto"):
+        path = tmp_path / name
+        if body is not None:
+            path.write_bytes(body)
+        outcome = andrea("inspect", path)
+        assert text in refused(outcome), name
+        assert outcome.hint is not None
 
 
 @pytest.mark.parametrize(
@@ -423,13 +450,14 @@ def test_inspect_of_nothing_it_knows(andrea: Andrea, tmp_path: Path, body: bytes
     [
         (("--block", "2"), "block 2 does not exist, expected 0 to 1"),
         (("--block", "-1"), "block -1 does not exist"),
-        (("--position", "3"), "position 3 is outside the 3 tokens, expected 0 to 2"),
+        (("--position", "3"), "position 3 does not exist, expected 0 to 2"),
+        (("--tokens", "5", "--position", "9"), "position 9 does not exist, expected 0, the only one"),
         (("--tokens", "400"), "token id 400 is outside the vocabulary, expected 0 to 320"),
         (("--tokens", ",".join(["1"] * 1025)), "1025 tokens are more than the model's 1024 positions"),
         (("--backend", "coreml"), "unknown backend 'coreml'"),
         (("--backend", "onnxruntime-coreml"), "unknown provider 'coreml'"),
         (("--checkpoint", "absent"), "checkpoint absent: no such file"),
-        (("--block", "9", "--position", "9"), "position 9 is outside the 3 tokens, expected 0 to 2; block 9"),
+        (("--block", "9", "--position", "9"), "position 9 does not exist, expected 0 to 2; block 9"),
     ],
 )
 def test_what_cannot_be_traced(andrea: Andrea, options: tuple[str, ...], text: str) -> None:

@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from andrea_export.backends.base import Availability, EngineFacts
+from andrea_export.backends.base import Availability
 from andrea_export.backends.torch_reference import TorchSession
-from andrea_export.bundle import EngineEntry, file_entry, open_bundle, seal
-from andrea_export.checkpoint import LoadedModel
-from tests.conftest import Andrea
+from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
+from tests.conftest import Andrea, add_engine_entry
 
 
 def plant_fault(bundle: Path) -> None:
@@ -30,30 +28,6 @@ def plant_fault(bundle: Path) -> None:
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     (bundle / "model.onnx.data").unlink()
     onnx.save(model, bundle / "model.onnx", save_as_external_data=True, location="model.onnx.data")
-
-
-def add_engine_entry(bundle: Path, num_gelus: int) -> None:
-    """Adds an engine to the bundle's manifest, and a file that stands for it."""
-    (bundle / "engines").mkdir()
-    file = bundle / "engines/tensorrt-rtx-fp16.plan"
-    file.write_bytes(b"vtrt stands for an engine")
-    facts = EngineFacts(
-        target="tensorrt-rtx",
-        precision="fp16",
-        num_gelu_nodes=num_gelus,
-        num_plugin_layers=num_gelus,
-        gelu_implementations={},
-        num_network_layers=100,
-        plugin_embedded=True,
-        tf32=False,
-        tensorrt_version="1.7.1.116",
-        engine_bytes=file.stat().st_size,
-        seconds=1.0,
-        peak_memory_bytes=1,
-    )
-    manifest = open_bundle(bundle).manifest
-    entry = EngineEntry(file="engines/tensorrt-rtx-fp16.plan", native_twin=False, facts=facts)
-    seal(bundle, replace(manifest, engines=(entry,), files={**manifest.files, entry.file: file_entry(file)}))
 
 
 # --- build ------------------------------------------------------------------------------------------------------------
@@ -126,6 +100,41 @@ def test_a_build_whose_proof_fails_exits_1(build: Andrea, monkeypatch: pytest.Mo
     assert "expected at most" in outcome.stdout
 
 
+def test_a_pass_says_what_it_does_not_speak_for() -> None:
+    from andrea_export.cli.report_text import verdict_line
+    from andrea_export.report import Candidate, Report
+
+    candidates = (
+        Candidate(name="onnxruntime-cpu", verdict="pass"),
+        Candidate(name="tensorrt-rtx-fp32", verdict="not-measured", reason="needs a GPU: no driver"),
+        Candidate(name="tensorrt-rtx-fp16", verdict="not-measured", reason="needs a GPU: no driver"),
+    )
+    report = Report(reference={}, inputs={}, candidates=candidates, checks=(), layers=())
+    assert verdict_line(report, "tiny").endswith(
+        "PASS tiny: 0 layer comparisons within budget; NOT MEASURED: tensorrt-rtx-fp32, tensorrt-rtx-fp16 "
+        "(needs a GPU: no driver)"
+    )
+
+
+def test_weights_that_were_only_initialised_stay_untrained_in_a_checkpoint(
+    andrea: Andrea, tmp_path: Path, cache_dir: Path
+) -> None:
+    loaded = load_model(preset="andrea-tiny", checkpoint=None, seed=3)
+    save_checkpoint(loaded.model, tmp_path / "w.safetensors", origin=loaded.origin)
+    told = json.loads(andrea("inspect", tmp_path / "w.safetensors", "--json").stdout)
+    assert (told["weights"], told["trained"]) == ("untrained weights (GPT-2 initialisation, seed 3)", False)
+    options = ("--checkpoint", tmp_path / "w.safetensors", "--target", "onnx", "--cache-dir", cache_dir)
+    built = andrea("build", tmp_path / "out", *options, "--precision", "fp16", "--json")
+    document = json.loads(built.stdout)
+    assert document["trained"] is False
+    assert document["weights"].startswith("untrained weights, saved in w.safetensors (sha256 ")
+    assert document["candidates"][0]["name"] == "onnxruntime-cpu"
+    assert {"name", "verdict", "reason"} == set(document["candidates"][0])
+    assert document["not_measured"] == []
+    assert "note: fp16 was not built: precisions are of engines" in built.stderr
+    assert "untrained weights" in andrea("run", tmp_path / "out", "--tokens", "5").stderr
+
+
 # --- validate ---------------------------------------------------------------------------------------------------------
 
 
@@ -142,8 +151,12 @@ def test_validate_names_the_layer_at_fault(andrea: Andrea, bundle: Path, checkpo
     assert outcome.code == 1
     lines = outcome.stdout.splitlines()
     assert lines[0] == f"FAIL {bundle}: the first layer at fault is blocks.1.attn.proj"
-    header = next(index for index, line in enumerate(lines) if line.startswith("layer ") and "obtained" in line)
-    assert lines[header + 1].split()[:3] == ["blocks.1.attn.proj", "onnxruntime-cpu", "max_abs"]
+    header = next(index for index, line in enumerate(lines) if line.startswith("  layer ") and "obtained" in line)
+    assert lines[header - 1] == "out of budget in onnxruntime-cpu"
+    assert lines[header + 1].split()[:2] == ["blocks.1.attn.proj", "max_abs"]
+    assert max(map(len, lines[header : header + 10])) <= 80
+    assert len(lines) > 20
+    assert lines[-1] == lines[0]
     # Without the checkpoint the reference has the bundle's own weights; their hashes still tell which are wrong.
     as_json = andrea("validate", bundle, "--cache-dir", cache_dir, "--json")
     document = json.loads(as_json.stdout)
@@ -225,7 +238,9 @@ def test_trace_a_bundle(andrea: Andrea, built_bundle: Path) -> None:
     assert outcome.code == 0, outcome.stderr
     assert outcome.stdout.startswith("token 42 at position 2 of 5,17,42 through block 1 of 2")
     assert "attention weights of onnxruntime-cpu: node output" in outcome.stdout
-    assert "GELU" in outcome.stdout
+    assert "GELU: g = GELU(h)   blocks.1.mlp.gelu [256]" in outcome.stdout
+    assert "torch: fp32, torch " in outcome.stdout
+    assert max(map(len, outcome.stdout.splitlines())) <= 100
     document = json.loads(andrea("trace", built_bundle, "--json", "--position", "0").stdout)
     assert document["position"] == 0
     assert document["backends"] == ["torch", "onnxruntime-cpu"]
@@ -264,7 +279,8 @@ def test_trace_an_engine_beside_torch(
     outcome = andrea("trace", bundle, "--backend", "torch", "--backend", "tensorrt-rtx-fp16")
     assert outcome.code == 0, outcome.stderr
     assert opened == [bundle / "engines/tensorrt-rtx-fp16.plan"]
-    lines = [line for line in outcome.stdout.splitlines() if "tensorrt-rtx-fp16" in line]
+    lines = [line for line in outcome.stdout.splitlines() if line.strip().startswith("tensorrt-rtx-fp16 ")]
+    assert "tensorrt-rtx-fp16: fp16, 1.7.1.116" in outcome.stdout
     assert len(lines) == 14
     assert [line for line in lines if "fused away" not in line] == [lines[3], lines[4]]  # k and v
 
@@ -272,23 +288,22 @@ def test_trace_an_engine_beside_torch(
 # --- doctor -----------------------------------------------------------------------------------------------------------
 
 
-def test_doctor_exits_0_whatever_it_finds(andrea: Andrea) -> None:
+def test_doctor_exits_0_whatever_it_finds(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     outcome = andrea("doctor")
     assert outcome.code == 0
     assert outcome.stderr == ""
     assert "export" in outcome.stdout
+    assert " steps can be done here" in outcome.stdout.splitlines()[-1] + outcome.stdout.splitlines()[-2]
+    assert max(map(len, outcome.stdout.splitlines())) <= 80
     document = json.loads(andrea("doctor", "--json").stdout)
     assert {step["name"] for step in document["steps"]} >= {"export", "compile-plugin", "run-cpu", "gpu"}
 
 
 def test_doctor_can_be_a_gate(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_library(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr("ctypes.CDLL", no_library)
+    monkeypatch.setattr("andrea_export.doctor.why_no_gpu", lambda: "needs a GPU: no driver")
     assert andrea("doctor", "--require", "export").code == 0
     outcome = andrea("doctor", "--require", "export", "--require", "gpu", "--json")
     assert outcome.code == 3
-    assert outcome.error == "gpu: no NVIDIA driver (neither nvidia-smi nor libcuda.so.1)"
+    assert outcome.error == "gpu: needs a GPU: no driver"
     assert json.loads(outcome.stdout)["steps"]

@@ -75,6 +75,9 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
     assert found.detail == "onnx is not installed; polygraphy is not installed"
     assert found.hint == f"pip install {DISTRIBUTION}"
     assert not step("build-tensorrt-rtx").available
+    others = [entry for entry in examine().steps if "onnx is not installed" in entry.detail]
+    assert [entry.name for entry in others] == ["export"]  # the list is said once
+    assert "needs what export needs, above (here: g++ " in step("compile-plugin").detail
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,35 +102,62 @@ def fake_nvidia_smi(folder: Path, body: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("body", "available", "detail"),
+    ("body", "detail"),
     [
-        ("echo 'NVIDIA L4, 580.95.05, 8.9'", True, "NVIDIA L4, 580.95.05, 8.9"),
-        ("echo 'No devices were found'; exit 6", False, "nvidia-smi finds no GPU: No devices were found"),
-        (
-            "echo 'driver/library version mismatch' >&2; exit 18",
-            False,
-            "nvidia-smi finds no GPU: driver/library version mismatch",
-        ),
-        ("exit 0", False, "nvidia-smi finds no GPU: "),
+        ("echo 'NVIDIA L4, 580.95.05, 8.9'", "NVIDIA L4, 580.95.05, 8.9"),
+        ("echo 'driver/library version mismatch' >&2; exit 18", "the driver finds one"),
+        ("exit 0", "the driver finds one"),
     ],
 )
 def test_the_gpu_is_what_the_driver_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, available: bool, detail: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, detail: str
 ) -> None:
+    """nvidia-smi only names it; a Jetson may have the one without the other."""
     tool = fake_nvidia_smi(tmp_path, body)
     monkeypatch.setattr(shutil, "which", lambda name: str(tool))
-    found = doctor._gpu()
-    assert (found.available, found.detail) == (available, detail)
-    assert available or found.hint
+    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "")
+    assert doctor._gpu().available
+    assert doctor._gpu().detail.startswith(detail)
+    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "needs a GPU: the driver finds no GPU")
+    assert (doctor._gpu().available, doctor._gpu().detail) == (False, "needs a GPU: the driver finds no GPU")
 
 
-def test_a_driver_that_hangs_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_nvidia_smi_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*arguments: object, **options: object) -> None:
         raise subprocess.TimeoutExpired("nvidia-smi", 20)
 
+    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "")
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
     monkeypatch.setattr(subprocess, "run", hang)
-    assert doctor._gpu().detail.startswith("nvidia-smi gave no answer")
+    assert doctor._gpu().detail.startswith("the driver finds one")
+
+
+def test_nothing_is_advised_that_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "needs a GPU: no driver")
+    for name in ("build-tensorrt", "run-cuda", "run-tensorrt", "run-tensorrt-rtx", "run-engines-tensorrt"):
+        found = step(name)
+        assert not found.available
+        assert "needs a GPU" in found.detail
+        assert found.hint is not None
+        assert not found.hint.startswith("pip install")
+    cuda = step("run-cuda").hint
+    assert cuda is not None
+    if "andrea-export[gpu]" in cuda:
+        assert "pip uninstall -y onnxruntime; pip install 'andrea-export[gpu]'" in cuda
+    rtx = step("run-tensorrt-rtx").hint
+    assert rtx is not None
+    assert "[cpu]" not in rtx  # installed
+
+
+def test_extras_that_are_there_are_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = {"gpu": True, "cpu": False, "tensorrt": False}
+    absent = Requirement(name="no-such-package", specifier="")
+    monkeypatch.setattr(doctor, "requirements", lambda extra: (absent,) if missing[str(extra)] else ())
+    assert (
+        doctor._missing_extras_only("pip install 'andrea-export[gpu,tensorrt]'") == "pip install 'andrea-export[gpu]'"
+    )
+    assert doctor._missing_extras_only("pip install 'andrea-export[cpu]' other") == "pip install other"
+    assert doctor._missing_extras_only("pip install 'andrea-export[cpu]'") == "pip install 'andrea-export[cpu]'"
 
 
 def test_a_gpu_provider_without_a_gpu_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,19 +166,10 @@ def test_a_gpu_provider_without_a_gpu_is_not_available(monkeypatch: pytest.Monke
     from andrea_export.backends.base import Availability
 
     monkeypatch.setattr(backend, "provider_availability", lambda name: Availability(available=True))
-    monkeypatch.setattr(shutil, "which", lambda name: "/bin/false")
+    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "needs a GPU: no driver")
     found = {entry.name: entry.available for entry in examine().steps}
     assert not found["run-cuda"]
     assert found["run-cpu"]
-
-
-def test_a_driver_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Jetson may have the one without the other."""
-    loaded: list[str] = []
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(doctor.ctypes, "CDLL", loaded.append)
-    assert doctor._gpu().available
-    assert loaded == ["libcuda.so.1"]
 
 
 def test_engines_need_the_plugins_compiler_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,4 +181,5 @@ def test_engines_need_the_plugins_compiler_too(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(toolchain, "find_cmake", absent)
     found = step("build-tensorrt-rtx")
-    assert (found.available, found.detail, found.hint) == (False, "cmake is missing", "pip install cmake")
+    assert (found.available, found.hint) == (False, "pip install cmake")
+    assert found.detail.startswith("cmake is missing (here: g++ ")

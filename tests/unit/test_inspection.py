@@ -119,8 +119,8 @@ def test_a_foreign_onnx(tmp_path: Path) -> None:
 
 
 def plan(flavour: bytes, *, version: bytes = bytes((1, 7, 1, 116)), body: bytes = b"") -> bytes:
-    """The bytes a plan begins with, as TensorRT-RTX 1.7.1 wrote them, then a body."""
-    return flavour + b"\0\0\0\0\x02" + b"\0" * 15 + version + flavour + body
+    """The bytes a plan begins with, as TensorRT-RTX 1.7.1 wrote them (its size at 16), then a body."""
+    return flavour + b"\0\0\0\0\x03" + b"\0" * 7 + struct.pack("<Q", 32 + len(body)) + version + flavour + body
 
 
 @pytest.mark.parametrize(("flavour", "producer"), [(b"vtrt", "TensorRT-RTX 1.7.1.116"), (b"ftrt", "TensorRT")])
@@ -129,15 +129,67 @@ def test_an_engine_alone(tmp_path: Path, flavour: bytes, producer: str) -> None:
     path.write_bytes(plan(flavour, body=b"  accelerators={sm80 sm89 }\n"))
     found = inspect_path(path)
     assert found.kind == "engine"
-    assert found.made_by == {"producer": producer, "accelerators": "sm80 sm89", "plugin": "none embedded"}
+    assert found.made_by == {"producer": producer, "plugin": "none embedded"}
     assert any("lies in no bundle" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("length", [4, 10, 24, 27])
+@pytest.mark.parametrize("length", [4, 10, 24, 27, 31, 40])
 def test_an_engine_cut_short(tmp_path: Path, length: int) -> None:
     path = tmp_path / "some.plan"
-    path.write_bytes(plan(b"vtrt")[:length])
-    assert inspect_path(path).made_by["producer"] == "TensorRT-RTX"
+    path.write_bytes(plan(b"vtrt", body=bytes(50))[:length])
+    with pytest.raises(
+        UsageError, match=r"is none|is no whole TensorRT-RTX engine: it has 40 bytes, and its header says 82"
+    ):
+        inspect_path(path)
+
+
+@pytest.mark.parametrize("magic", [b"vtrt", b"ftrt"])
+def test_text_that_begins_like_an_engine(tmp_path: Path, magic: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(magic + b" is what the first line of my notes begins with, of all things")
+    with pytest.raises(UsageError, match="begins like a TensorRT"):
+        inspect_path(path)
+
+
+def test_a_program_is_no_plugin_library() -> None:
+    with pytest.raises(UsageError, match="none of a TensorRT plugin library's entry points"):
+        inspect_path(Path("/bin/ls").resolve())
+
+
+def test_what_never_ends_is_not_read() -> None:
+    for path in (Path("/proc/kmsg"), Path("/proc/self/mem"), Path("/dev/zero")):
+        with pytest.raises(UsageError, match=r"is empty|is neither a file nor a folder"):
+            inspect_path(path)
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.pbtxt", "x.onnxtxt", "x.textproto", "x"])
+def test_an_onnx_file_by_any_name(tiny_onnx: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(tiny_onnx.read_bytes())
+    assert inspect_path(tmp_path / name).config == TINY
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "a/../../secret"])
+def test_weights_outside_the_models_folder_are_not_looked_at(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret").write_bytes(bytes(1234))
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> '
+        "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}> { y = Add(x, w) }"
+    )
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    tensor.data_type = onnx.TensorProto.FLOAT
+    model.graph.input[0].type.tensor_type.elem_type = 99  # a type no ONNX release has
+    (tmp_path / "models").mkdir()
+    path = tmp_path / "models" / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    found = inspect_path(path)
+    assert (
+        found.notes[0] == f"weights in {location}: that name leads out of the folder of model.onnx, and is not followed"
+    )
+    assert found.num_bytes == path.stat().st_size
+    assert found.inputs[0].dtype == "type 99"
 
 
 def engine_beside(tmp_path: Path, library: bytes, embedded: bytes) -> Inspection:
