@@ -215,7 +215,7 @@ class Pipeline:
                 self._model(),
                 engines=engines,
                 weights_sha256=self.weights_sha256,
-                weights_from=f"checkpoint {self.checkpoint.name}" if self.checkpoint else f"seed {self.origin.seed}",
+                weights_from=f"checkpoint {self.origin.checkpoint}" if self.checkpoint else f"seed {self.origin.seed}",
                 cache_dir=self.cache_dir,
                 progress=self.progress,
             )

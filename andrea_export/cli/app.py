@@ -90,7 +90,7 @@ def _run(arguments: list[str]) -> int:
     # A parse error can come before the option is read, so it is looked up here: only before the command, as documented.
     debug = "--debug" in arguments[: next((i for i, word in enumerate(arguments) if not word.startswith("-")), None)]
     try:
-        _refuse_empty(arguments)
+        _refuse_words(arguments)
         outcome = typer.main.get_command(app).main(args=arguments, prog_name="andrea-export", standalone_mode=False)
         code = outcome if isinstance(outcome, int) else 0
         if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code
@@ -149,12 +149,24 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, str |
             )
         hint = "choose a path you may write to" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else None
         return f"{what}{error.strerror}", hint, 2
+    if isinstance(error, UnicodeEncodeError) or "not valid UTF-8" in str(error):
+        if odd := [word for word in arguments if not _is_text(word)]:
+            return _not_utf8(odd), "rename it", 2
     command = " ".join(["andrea-export", "--debug", *(word for word in arguments if word != "--debug")])
     return (
         f"a bug in andrea-export: {type(error).__name__}: {error}",
         f"rerun as `{command}` and report the traceback",
         EXIT_BUG,
     )
+
+
+def _not_utf8(words: Sequence[str]) -> str:
+    return f"{', '.join(words)} is not UTF-8, as the name of a file that libraries read must be"
+
+
+def _is_text(word: str) -> bool:
+    """Whether an argument was given as UTF-8; the bytes of another are lone surrogates in it."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)
 
 
 def _is_usage_error(error: Exception) -> bool:
@@ -179,8 +191,11 @@ def _fail(message: str, hint: str | None, code: int, *, as_json: bool) -> int:
     return code
 
 
-def _refuse_empty(arguments: Sequence[str]) -> None:
-    """An empty argument is an unset shell variable; as a path it would mean the working directory."""
+def _refuse_words(arguments: Sequence[str]) -> None:
+    """An empty argument is an unset shell variable; as a path it would mean the working directory. And a path that is
+    no UTF-8 would stop a build half way, in the first library that does not take it; inspect needs none of those."""
+    if "inspect" not in arguments and (odd := [word for word in arguments if not _is_text(word)]):
+        raise UsageError(_not_utf8(odd), hint="rename it")
     for before, word in zip(["", *arguments], arguments, strict=False):
         option = word[:-1] if word.startswith("--") and word.endswith("=") else before if word == "" else None
         if option is not None and option != "--tokens":  # which says more about what it expects

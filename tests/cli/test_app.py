@@ -198,6 +198,15 @@ def test_json_is_json_in_every_encoding(tmp_path: Path, encoding: str) -> None:
     assert "\u20ac: no such file" in json.loads(done.stdout.decode(encoding.partition(":")[0]))["error"]
 
 
+def test_a_checkpoint_whose_name_is_no_text(checkpoint: Path, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff.safetensors"
+    Path(os.fsdecode(odd)).write_bytes(checkpoint.read_bytes())
+    done = run_program("build", tmp_path / "out", "--checkpoint", odd, "--target", "onnx", "--json")
+    assert done.returncode == 2, done.stderr
+    assert "is not UTF-8" in json.loads(done.stdout)["error"]
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_figure_that_is_not_finite_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     from andrea_export.cli.output import emit_json
 
