@@ -149,9 +149,9 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, str |
             )
         hint = "choose a path you may write to" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else None
         return f"{what}{error.strerror}", hint, 2
-    if isinstance(error, UnicodeEncodeError) or "not valid UTF-8" in str(error):
-        if odd := [word for word in arguments if not _is_text(word)]:
-            return _not_utf8(odd), "rename it", 2
+    odd = [word for word in arguments if not _is_text(word)]
+    if odd and (isinstance(error, UnicodeEncodeError) or "not valid UTF-8" in str(error)):
+        return _not_utf8(odd), "rename it", 2
     command = " ".join(["andrea-export", "--debug", *(word for word in arguments if word != "--debug")])
     return (
         f"a bug in andrea-export: {type(error).__name__}: {error}",
