@@ -14,10 +14,10 @@ from pydantic import ValidationError as SchemaError
 
 from andrea_export import __version__
 from andrea_export.errors import ReportError
-from andrea_export.judge import Verdict
 
 SCHEMA = "andrea-export/report/2"
 
+Verdict = Literal["pass", "fail", "not-measured"]
 Number = int | float
 Relation = Literal["at most", "at least"]
 _STRICT = ConfigDict(extra="forbid")
@@ -131,6 +131,8 @@ class LanguageModelRow:
     verdict: Verdict
     metrics: Mapping[str, Number]
     budget: Mapping[str, float]
+    basis: Mapping[str, float] = field(default_factory=dict)
+    """``max_abs``: the largest error of torch's own logits, in the candidate's precision, on the same text."""
     failures: tuple[Failure, ...] = ()
     reason: str = ""
     """Why it was not measured."""
