@@ -145,12 +145,13 @@
     const names = rows.map((row) => row.name);
     const metric = state.metric;
     if (!rows.length) return empty("growth-chart", "This candidate has no measured layers.");
+    const narrow = byId("growth-chart").clientWidth < 560;
     const point = (row, error) => {
       if (!error || !error.metrics) return null;
       const over = (error.failed || []).includes(metric);
       return {
         value: drawable(error.metrics[metric]),
-        symbolSize: row.name === state.layer ? 13 : over ? 9 : 6,
+        symbolSize: row.name === state.layer ? 13 : over ? 9 : narrow || names.length > 80 ? 4 : 6,
         itemStyle: over ? { color: css("--fail") } : undefined,
       };
     };
@@ -159,12 +160,13 @@
       name,
       type: "line",
       connectNulls: true,
+      showAllSymbol: true,
       lineStyle: { width: 2, color, ...more.lineStyle },
       itemStyle: { color },
       ...Object.fromEntries(Object.entries(more).filter(([key]) => key !== "lineStyle")),
     });
     const drawn = draw("growth-chart", {
-      grid: { left: 58, right: 14, top: 48, bottom: 26 },
+      grid: { left: 58, right: 14, top: narrow ? 78 : 50, bottom: 26 },
       legend: legend({
         data: ["accumulated", "local", { name: "accumulated budget", icon: "path://M0,5h24v2h-24z" }, { name: "local budget", icon: "path://M0,5h3v2h-3zM7,5h3v2h-3zM14,5h3v2h-3zM21,5h3v2h-3z" }],
       }),
@@ -300,6 +302,7 @@
     const cases = rows.map((row) => row.case);
     const percent = (name) => rows.map((row) => (row.metrics[name] === undefined ? null : 100 * number(row.metrics[name])));
     const lowest = Math.min(...[...percent("top1_agreement"), ...percent("top5_overlap")].filter((value) => value !== null));
+    const bottom = Math.max(0, Math.floor(lowest - (100 - lowest) * 0.25 - 0.5)); // the bars start near what they show
     const line = (name, metric, color, more = {}) => ({
       name, type: "line", xAxisIndex: 1, yAxisIndex: 1, symbol: "circle", symbolSize: 7, connectNulls: true,
       itemStyle: { color }, lineStyle: { color, width: 2, ...more }, data: rows.map((row) => drawable(row.metrics[metric])),
@@ -309,7 +312,7 @@
     });
     const narrow = byId("agreement-chart").clientWidth < 560;
     draw("agreement-chart", {
-      grid: [{ left: 58, right: 14, top: narrow ? 72 : 44, height: "30%" }, { left: 58, right: 14, bottom: 56, height: narrow ? "24%" : "32%" }],
+      grid: [{ left: 58, right: 14, top: narrow ? 84 : 44, height: narrow ? "22%" : "30%" }, { left: 58, right: 14, bottom: 60, height: narrow ? "26%" : "36%" }],
       legend: legend({ itemGap: 12 }),
       tooltip: tooltip({
         trigger: "axis",
@@ -325,18 +328,18 @@
       axisPointer: { link: [{ xAxisIndex: "all" }] },
       xAxis: [
         axis({ type: "category", data: cases, split: false, axisLabel: { show: false } }),
-        axis({ type: "category", gridIndex: 1, data: cases, split: false, axisLabel: { interval: 0, rotate: narrow ? 38 : 0, fontSize: narrow ? 9 : 11, overflow: "break", width: narrow ? 80 : 84 } }),
+        axis({ type: "category", gridIndex: 1, data: cases, split: false, axisLabel: { interval: 0, rotate: narrow ? 38 : 0, fontSize: narrow ? 9 : 11, lineHeight: 13, ...(narrow ? {} : { overflow: "break", width: 84 }) } }),
       ],
       yAxis: [
-        axis({ type: "value", min: Math.max(0, Math.floor(lowest - (100 - lowest) * 0.25 - 0.5)), max: 100, splitNumber: 3, axisLabel: { formatter: "{value} %" } }),
-        logarithmic({ gridIndex: 1, name: "nats", nameLocation: "end", nameTextStyle: { color: css("--soft"), align: "left", padding: [0, 0, 0, -50] } }),
+        axis({ type: "value", min: bottom, max: 100, interval: (100 - bottom) / 2, axisLabel: { formatter: "{value} %" } }),
+        logarithmic({ gridIndex: 1 }),
       ],
       series: [
         bar("top-1 agreement", "top1_agreement", css("--accumulated")),
         bar("top-5 overlap", "top5_overlap", css("--heat-2")),
-        line("KL mean", "kl_mean", css("--local")),
-        line("KL p99", "kl_p99", css("--local"), { type: "dashed" }),
-        line("KL max", "kl_max", css("--local"), { type: "dotted" }),
+        line("KL mean, nats", "kl_mean", css("--local")),
+        line("KL p99, nats", "kl_p99", css("--local"), { type: "dashed" }),
+        line("KL max, nats", "kl_max", css("--local"), { type: "dotted" }),
       ],
     });
   };
