@@ -76,7 +76,7 @@ class ErrorSums:
     def add(self, reference: Array, candidate: Array) -> None:
         """Adds one run. Both arrays have one shape. NaN and Inf of either side are counted, never subtracted away."""
         for expected, obtained, _ in _pieces(reference, candidate):
-            self.add_piece(expected, obtained, np.abs(obtained - expected))
+            self.add_piece(expected, obtained, _distance(expected, obtained))
 
     def add_piece(self, expected: Float64s, obtained: Float64s, error: Float64s) -> None:
         """Adds values that are flat and float64 already, with their absolute error."""
@@ -147,7 +147,7 @@ class LayerErrors:
         errors = np.empty(candidate.size) if spread else None
         worst, worst_at = -1.0, 0
         for expected, obtained, start in _pieces(reference, candidate):
-            error = np.abs(obtained - expected)
+            error = _distance(expected, obtained)
             self.sums.add_piece(expected, obtained, error)
             error[np.isnan(error)] = np.inf  # NaN is the worst there is
             at = int(error.argmax())
@@ -205,6 +205,12 @@ class LayerErrors:
 # Values are taken in pieces that stay in a processor's cache with everything computed of them (8 B each, a dozen arrays);
 # OpenBLAS starts threads for a dot product of over 10,000, which cost more than they bring.
 _PIECE = 1 << 13
+
+
+def _distance(expected: Float64s, obtained: Float64s) -> Float64s:
+    """|candidate − reference|; NaN or infinite where either is."""
+    with np.errstate(invalid="ignore"):
+        return np.abs(obtained - expected)
 
 
 def _pieces(reference: Array, candidate: Array) -> Iterator[tuple[Float64s, Float64s, int]]:

@@ -221,12 +221,16 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """fail if anything failed; pass only if at least one candidate was measured in full."""
+        """fail if anything failed; pass only if at least one candidate was measured in full.
+
+        A candidate that was not measured fails it too, unless the policy says that it passes.
+        """
         verdicts = [candidate.verdict for candidate in self.candidates]
+        if "not-measured" in verdicts and self.policy.get("not_measured") == "fail":
+            return "fail"
         rows = (*self.checks, *self.layers, *self.language_model, *self.ratchet)
         measured = [row.verdict for row in rows]
         passed = "pass" in verdicts and "fail" not in [*verdicts, *measured]
-        # What a policy says about "not measured" is in the candidates' own verdicts.
         return "pass" if passed else "fail"
 
     @property

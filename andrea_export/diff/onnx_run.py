@@ -38,6 +38,7 @@ class OnnxRun:
         provider: str = "cpu",
         name: str | None = None,
     ) -> None:
+        self.refusals: list[str] = []
         self._path = model
         self._config = config
         self._cases = {case.name: case for case in cases}

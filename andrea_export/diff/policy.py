@@ -142,7 +142,10 @@ class Policy:
     missing: Literal["fail", "not-measured", "pass"] = "fail"
     """A layer that the candidate does not have, or not in this shape (a wrong shape always fails)."""
     not_measured: Literal["fail", "pass"] = "fail"
-    """A candidate, a layer's local error, or a language model's case that could not be measured."""
+    """A candidate, or a case of the language model, that could not be measured."""
+    local_not_measured: Literal["fail", "pass"] = "pass"
+    """A local error that could not be taken: an engine's layers are fused and cannot be fed. Its accumulated errors are
+    judged all the same."""
     layer: tuple[LayerRule, ...] = ()
     """``[[layer]]``: rules for some layers."""
     language_model: tuple[LanguageModelRule, ...] = ()

@@ -18,6 +18,9 @@ ByCase = dict[str, Arrays]
 class LayerRun(Protocol):
     """One model running all cases, segment by segment, in order."""
 
+    refusals: list[str]
+    """Cases the model would not run, each with its reason; none where one refusal is an error."""
+
     def accumulated(self, segment: Segment) -> ByCase:
         """The layers of the next segment, from the run's own values so far. A layer the model lacks is absent.
 

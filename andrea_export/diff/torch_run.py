@@ -23,6 +23,7 @@ class TorchRun:
     """Runs the model in one precision (fp64, or a row of ``precision.PRECISIONS``); holds one converted segment."""
 
     def __init__(self, model: Andrea, cases: Sequence[Case], *, precision: str) -> None:
+        self.refusals: list[str] = []
         self.precision = precision
         self._model = model
         self._cases = {case.name: case for case in cases}

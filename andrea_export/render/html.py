@@ -24,7 +24,16 @@ from andrea_export.render.wording import (
     rows_of,
     worst_share,
 )
-from andrea_export.report import Candidate, LayerRow, LocalError, Report, UlpHistogram, WorstElement, is_at_fault
+from andrea_export.report import (
+    Candidate,
+    Failure,
+    LayerRow,
+    LocalError,
+    Report,
+    UlpHistogram,
+    WorstElement,
+    is_at_fault,
+)
 
 MAX_WORST, MAX_FINDINGS = 20, 50
 
@@ -38,7 +47,9 @@ def report_as_html(report: Report) -> str:
     def asset(name: str) -> str:
         return (assets / name).read_text(encoding="utf-8")
 
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["figure"] = lambda value: figure(float(value))
     template = environment.from_string(asset("report.html.j2"))
     return template.render(
@@ -92,7 +103,7 @@ def _row_view(row: LayerRow) -> dict[str, Any]:
         "candidate": row.candidate,
         "verdict": row.verdict,
         "dtype": row.dtype,
-        **_error_view(row.metrics, row.budget, row.basis, [failure.metric for failure in row.failures]),
+        **_error_view(row.metrics, row.budget, row.failures),
     }
     if is_at_fault(row):
         view["atFault"] = True
@@ -108,7 +119,8 @@ def _row_view(row: LayerRow) -> dict[str, Any]:
             "positionsPerGroup": row.spread.positions_per_group,
             "byPosition": _rounded(row.spread.by_position),
             "channelsPerGroup": row.spread.channels_per_group,
-            "byChannel": _rounded(row.spread.by_channel),
+            "byChannel": _thousandths(row.spread.by_channel),
+            "largestChannel": _number(max(row.spread.by_channel, default=0.0)),
             "worstChannels": [[channel, _number(error)] for channel, error in row.spread.worst_channels],
         }
     if row.local is not None:
@@ -119,7 +131,7 @@ def _row_view(row: LayerRow) -> dict[str, Any]:
 def _local_view(local: LocalError) -> dict[str, Any]:
     view: dict[str, Any] = {
         "verdict": local.verdict,
-        **_error_view(local.metrics, local.budget, local.basis, [failure.metric for failure in local.failures]),
+        **_error_view(local.metrics, local.budget, local.failures),
     }
     if local.worst is not None:
         view["worst"] = _element_view(local.worst)
@@ -129,13 +141,11 @@ def _local_view(local: LocalError) -> dict[str, Any]:
 
 
 def _error_view(
-    metrics: Mapping[str, float], budget: Mapping[str, float], basis: Mapping[str, float], failed: Sequence[str]
+    metrics: Mapping[str, float], budget: Mapping[str, float], failures: Sequence[Failure]
 ) -> dict[str, Any]:
     view: dict[str, Any] = {"metrics": _finite(metrics), "budget": _finite(budget)}
-    if basis:
-        view["basis"] = _finite(basis)
-    if failed:
-        view["failed"] = list(failed)
+    if failures:
+        view["failed"] = [failure.metric for failure in failures]
     return view
 
 
@@ -201,8 +211,14 @@ def _worst_elements(report: Report) -> list[dict[str, Any]]:
 
 
 def _rounded(values: Sequence[float]) -> list[Any]:
-    """Three significant digits: a colour or the height of a bar shows no more."""
+    """Three significant digits: a colour shows no more."""
     return [_number(float(f"{value:.2e}")) for value in values]
+
+
+def _thousandths(values: Sequence[float]) -> list[int]:
+    """Each value in thousandths of the largest: the height of a bar shows no more. What is not finite is as high."""
+    largest = max((value for value in values if math.isfinite(value)), default=0.0) or 1.0
+    return [round(1000 * value / largest) if math.isfinite(value) else 1000 for value in values]
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, Any]:

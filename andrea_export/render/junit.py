@@ -1,7 +1,7 @@
 """A report as JUnit XML, as CI servers read it: a suite a candidate, a test case for every layer × error × metric.
 
-The dialect is the one Jenkins' xUnit plugin, GitLab and GitHub's test reporters share; ``tests/render/junit.xsd`` states
-it. No times: nothing here measures one.
+The dialect is the one Jenkins' xUnit plugin, GitLab and GitHub's test reporters share; ``tests/render/junit.xsd``
+states it. No times: nothing here measures one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class _Case:
 def report_as_junit(report: Report) -> str:
     """The report as a JUnit XML document; it fails in CI exactly where the report's verdict is fail."""
     suites = [(candidate.name, list(_candidate_cases(report, candidate))) for candidate in report.candidates]
-    checks = [_Case(name=check.name, verdict=check.verdict, kind="check", message=check.detail) for check in report.checks]
+    checks = [
+        _Case(name=check.name, verdict=check.verdict, kind="check", message=check.detail) for check in report.checks
+    ]
     verdict = _Case(name="report", verdict=report.verdict, kind="verdict", message=headline(report))
     root = etree.Element("testsuites", name="andrea-export")
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}

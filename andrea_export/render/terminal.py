@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from andrea_export.render.wording import (
+    Finding,
     counts,
     figure,
     findings,
@@ -26,7 +27,7 @@ Paint = Callable[[str, str], str]
 def report_lines(
     report: Report, subject: str, *, html: Path | None = None, paint: Paint = lambda text, _meaning: text
 ) -> Iterator[str]:
-    """The lines of a report on ``subject``. ``paint(text, verdict)`` colours a word; ``html`` is named last if given."""
+    """The lines of a report on ``subject``; ``paint(text, verdict)`` colours a word, ``html`` is where the page is."""
     yield f"{paint(report.verdict.upper(), report.verdict)} {subject}: {headline(report)}"
     yield f"reference: {reference_as_text(report)}"
     yield from _finding_lines(report)
@@ -49,20 +50,23 @@ def _finding_lines(report: Report) -> Iterator[str]:
     if not found:
         return
     yield ""
-    shown = [(f.where, f.candidate, f.error, *_figure_cells(f.failure.metric if f.failure else "", f.expected, f.obtained))
-             for f in found[:MAX_FINDINGS]]  # fmt: skip
+    shown = [
+        (finding.where, finding.candidate, finding.error, *_figure_cells(finding)) for finding in found[:MAX_FINDINGS]
+    ]
     yield from _table(("failed", "candidate", "error", "metric", "expected", "obtained"), shown, left=4)
     if len(found) > MAX_FINDINGS:
         yield f"and {len(found) - MAX_FINDINGS:,} more"
 
 
-def _figure_cells(metric: str, expected: str, obtained: str) -> tuple[str, str, str]:
+def _figure_cells(finding: Finding) -> tuple[str, str, str]:
     # A problem is a sentence, not a figure: it stands in the last left-aligned column.
-    return (metric, expected, obtained) if metric else (obtained, "", "")
+    if finding.failure is None:
+        return finding.problem, "", ""
+    return finding.failure.metric, finding.expected, finding.obtained
 
 
 def _layer_lines(report: Report, paint: Paint) -> Iterator[str]:
-    """A row a layer in model order, two columns a candidate: the shares of the local and the accumulated budget used."""
+    """A row a layer in model order, two columns a candidate: how much of the local and accumulated budget is used."""
     by_key = {(row.name, row.candidate): row for row in report.layers}
     names = [candidate.name for candidate in report.candidates if any(key[1] == candidate.name for key in by_key)]
     if not names:
@@ -72,9 +76,13 @@ def _layer_lines(report: Report, paint: Paint) -> Iterator[str]:
     headers = ["layer", *(f"{name} {error}" for name in names for error in ("local", "accumulated"))]
     short = {header: f"[{number}]" for number, header in enumerate(headers[1:], start=1)}
     rows = [
-        (layer, *(cell for name in names for cell in _share_cells(by_key.get((layer, name)), report)), _mark(layer, names, by_key))
+        (
+            layer,
+            *(cell for name in names for cell in _share_cells(by_key.get((layer, name)), report)),
+            _mark(layer, names, by_key),
+        )
         for layer in dict.fromkeys(layers)
-    ]  # fmt: skip
+    ]
     yield "share of its budget that each layer's error uses (above 1 fails):"
     for header, number in short.items():
         yield f"  {number} {header}"

@@ -103,7 +103,9 @@ def headline(report: Report) -> str:
     if report.verdict == "pass":
         unmeasured = len(report.candidates) - len(names)
         also = f"; {unmeasured} not measured" if unmeasured else ""
-        return f"{_count(len(report.layers), 'layer comparison')} within budget, {_count(len(names), 'candidate')}{also}"
+        return (
+            f"{_count(len(report.layers), 'layer comparison')} within budget, {_count(len(names), 'candidate')}{also}"
+        )
     found = findings(report)
     named = [finding for finding in found if finding.where == report.first_failure]
     if named:

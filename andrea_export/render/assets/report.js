@@ -279,18 +279,19 @@
     const spread = row?.spread;
     if (!spread?.byChannel.length) return empty("channel-chart", "This layer has no channels, or no error in them.");
     const per = spread.channelsPerGroup;
+    const errors = spread.byChannel.map((share) => (share * number(spread.largestChannel)) / 1000);
     const worst = new Set(spread.worstChannels.map(([channel]) => Math.floor(channel / per)));
     draw("channel-chart", {
       grid: { left: 58, right: 8, top: 12, bottom: 24 },
       tooltip: tooltip({
         trigger: "axis",
-        formatter: ([bar]) => `channel ${bar.dataIndex * per}${per > 1 ? ` to ${bar.dataIndex * per + per - 1}` : ""}: ${text(spread.byChannel[bar.dataIndex])}`,
+        formatter: ([bar]) => `channel ${bar.dataIndex * per}${per > 1 ? ` to ${bar.dataIndex * per + per - 1}` : ""}: about ${text(errors[bar.dataIndex])}`,
       }),
-      xAxis: axis({ type: "category", data: spread.byChannel.map((_, group) => group * per), split: false }),
+      xAxis: axis({ type: "category", data: errors.map((_, group) => group * per), split: false }),
       yAxis: axis({ type: "value", splitNumber: 3, axisLabel: { formatter: (value) => (value === 0 ? "0" : value.toExponential(0)) } }),
       series: [{
         type: "bar", barCategoryGap: "10%",
-        data: spread.byChannel.map((error, group) => ({ value: drawable(error), itemStyle: { color: worst.has(group) ? css("--local") : css("--accumulated") } })),
+        data: errors.map((error, group) => ({ value: drawable(error), itemStyle: { color: worst.has(group) ? css("--local") : css("--accumulated") } })),
       }],
     });
   };
