@@ -1,7 +1,7 @@
 """The novels of Jane Austen as bytes, read from Debian's package r-cran-janeaustenr. Public domain; nothing else here.
 
-    apt-get download r-cran-janeaustenr && dpkg-deb -x r-cran-janeaustenr_*.deb austen
-    # then pass austen/usr/lib/R/site-library/janeaustenr/data/Rdata.rdb
+apt-get download r-cran-janeaustenr && dpkg-deb -x r-cran-janeaustenr_*.deb austen
+# then pass austen/usr/lib/R/site-library/janeaustenr/data/Rdata.rdb
 """
 
 from __future__ import annotations

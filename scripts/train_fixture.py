@@ -78,8 +78,9 @@ def main() -> None:
         for length in (128, CONFIG.n_ctx):
             loss = _held_out_loss(stored, corpus.held_out, length)
             _say(log, f"stored file, held out, windows of {length}: {loss:.4f} nats, perplexity {math.exp(loss):.4f}")
-        _say(log, f"{WEIGHTS}: {sum(p.numel() for p in model.parameters()):,} parameters, "
-                  f"{weights.stat().st_size:,} bytes, sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}")  # fmt: skip
+        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        _say(log, f"{WEIGHTS}: {num_parameters:,} parameters, {weights.stat().st_size:,} bytes, sha256 {digest}")
 
 
 def _corpus(path: Path) -> Corpus:
