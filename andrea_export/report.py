@@ -17,6 +17,9 @@ from andrea_export.errors import ReportError
 
 SCHEMA = "andrea-export/report/2"
 
+# Candidates of this name bring rows that were judged against a truth and a budget of their own (``plugin_maths``).
+PLUGIN_MATHS = "plugin-maths-"
+
 Verdict = Literal["pass", "fail", "not-measured"]
 Number = int | float
 Relation = Literal["at most", "at least"]

@@ -164,6 +164,7 @@ class _Followed:
         self._cases = cases
         self._rows: list[LayerRow] = []
         self._refusal = ""
+        self._refusals: list[str] = []
         self._unavailable = ""
         self._facts: dict[str, Any] = {}
         self._outputs: ByCase = {}
@@ -183,6 +184,7 @@ class _Followed:
     def close(self) -> None:
         """Releases the run."""
         if self.run is not None:
+            self._refusals += self.run.refusals
             self.run.close()
             self.run = None
 
@@ -237,9 +239,10 @@ class _Followed:
             assert session is not None
             with session:
                 for case in self._cases:
-                    shipped[case.name] = run_case(
-                        session, identity.config, case, shipped, cache_dtype_of(identity.precision)
-                    )
+                    if "logits" in self._outputs.get(case.name, {}) and (case.past_of is None or case.past_of in shipped):
+                        shipped[case.name] = run_case(
+                            session, identity.config, case, shipped, cache_dtype_of(identity.precision)
+                        )
         except BackendUnavailable as error:
             self._unavailable = str(error)
             self._rows.clear()
@@ -254,10 +257,10 @@ class _Followed:
     def result(self) -> Compared:
         """The candidate with its rows."""
         identity = self.source.identity
-        refusals = [self._refusal] if self._refusal else []
+        refusals = [*self._refusals, *([self._refusal] if self._refusal else [])]
         if self.run is not None:
             refusals += self.run.refusals
-        facts = dict(self._facts)
+        facts = {**self.source.facts, **self._facts}
         if refusals:
             facts["refused"] = "; ".join(refusals)
         if not self.source.shows_layers and self._rows:

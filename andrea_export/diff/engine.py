@@ -21,7 +21,7 @@ from andrea_export.errors import MismatchError, PolicyError, UsageError
 from andrea_export.judge import formula
 from andrea_export.metrics import figures_of
 from andrea_export.progress import Progress
-from andrea_export.report import Candidate, LayerRow, Report
+from andrea_export.report import PLUGIN_MATHS, Candidate, LayerRow, Report
 from andrea_export.specs import layer_names
 from andrea_model.config import AndreaConfig
 
@@ -96,6 +96,8 @@ def judged(report: Report, judge: Judge) -> Report:
     language = tuple(judged_language(row, policy) for row in report.language_model)
 
     def of(candidate: Candidate) -> Candidate:
+        if candidate.name.startswith(PLUGIN_MATHS):
+            return candidate
         mine = [row for row in layers if row.candidate == candidate.name]
         cases = [row for row in language if row.candidate == candidate.name]
         return judged_candidate(candidate, mine, cases, policy)
@@ -178,6 +180,6 @@ def _check_basis(rows: Sequence[LayerRow], policy: Policy) -> None:
 
 def _is_foreign(row: LayerRow) -> bool:
     """Whether the row was measured against a truth of its own, with a budget of its own (the plugin's maths)."""
-    return row.candidate.startswith("plugin-maths-")
+    return row.candidate.startswith(PLUGIN_MATHS)
 
 

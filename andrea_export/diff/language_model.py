@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from andrea_export.backends.base import Session, zero_cache
 from andrea_export.diff.cases import Arrays
-from andrea_export.dtypes import DTYPES
+from andrea_export.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.errors import RunError
 from andrea_export.generation import greedy
 from andrea_export.metrics import ErrorSums
@@ -132,12 +132,19 @@ def candidate_predictions(session: Session, suite: Suite, precision: str) -> Pre
 
 
 def max_abs_errors(predictions: Logits, truth: Logits, suite: Suite) -> dict[str, float]:
-    """Case → the largest error of one long run's logits on the positions of the case: what its budgets derive from."""
-    errors = np.zeros(suite.longest)
+    """Case → the largest error of one long run's logits as far as the case's context: what its budgets derive from.
+
+    A context shorter than 128 is given 128 positions: the largest of a few errors would be a draw of its own. No basis is
+    less than one rounding of the largest logit.
+    """
+    errors, sizes = np.zeros(suite.longest), np.zeros(suite.longest)
     for start in range(0, suite.longest, _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
         errors[rows] = np.abs(predictions[rows].astype(np.float64) - truth[rows]).max(axis=1)
-    return {case: float(errors[: min(context, suite.longest)].max()) for case, context in suite.cases.items()}
+        sizes[rows] = np.abs(truth[rows]).max(axis=1)
+    roundoff = dtype_from_numpy(predictions.dtype).unit_roundoff
+    basis = np.maximum(errors, roundoff * sizes)
+    return {case: float(basis[: max(context, suite.short)].max()) for case, context in suite.cases.items()}
 
 
 def run_of_text(session: Session, suite: Suite, precision: str) -> Logits:

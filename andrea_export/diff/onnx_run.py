@@ -16,6 +16,7 @@ from andrea_export.backends.onnxruntime import OnnxSession
 from andrea_export.diff.cases import Arrays, Case
 from andrea_export.diff.runs import ByCase
 from andrea_export.dtypes import DTYPES, dtype_from_onnx
+from andrea_export.errors import RunError
 from andrea_export.passes.extract_layers import LayerExtractor, Part
 from andrea_export.precision import Precision
 from andrea_export.specs import Segment, layer_names, present_names, segments
@@ -57,9 +58,12 @@ class OnnxRun:
         found: ByCase = {}
         if part.outputs:
             with self._open(part) as session:
-                for name, case in self._cases.items():
-                    feeds = {**self._feeds(case, segment, found), **_given(part, self._kept[name])}
-                    found[name] = session.run(feeds)
+                for name, case in list(self._cases.items()):
+                    try:
+                        feeds = {**self._feeds(case, segment, found), **_given(part, self._kept[name])}
+                        found[name] = session.run(feeds)
+                    except RunError as error:
+                        self._refuse(name, error)
         self._keep(segment, found)
         return found
 
@@ -72,6 +76,8 @@ class OnnxRun:
         types = {name: _numpy_type(part, entry) for name, entry in part.layer_inputs.items()}
         with self._open(part) as session:
             for name, values in given.items():
+                if name not in self._cases:
+                    continue
                 feeds = dict(self._cases[name].feeds)
                 for key in part.graph_inputs:
                     if key.startswith("past_key_values."):
@@ -80,7 +86,10 @@ class OnnxRun:
                     (entry, values[layer].astype(types[layer], copy=False))
                     for layer, entry in part.layer_inputs.items()
                 )
-                found[name] = session.run(feeds)
+                try:
+                    found[name] = session.run(feeds)
+                except RunError as error:
+                    self._refuse(name, error)
         return found
 
     def needs(self, segment: Segment) -> Sequence[str]:
@@ -89,6 +98,13 @@ class OnnxRun:
 
     def close(self) -> None:
         """Nothing is held between segments."""
+
+    def _refuse(self, name: str, error: RunError) -> None:
+        """Notes that a case cannot be run, and runs it no further. Raises the error where no case is left."""
+        self.refusals.append(f"{name}: {error}")
+        del self._cases[name]
+        if not self._cases:
+            raise error
 
     def _part(self, segment: Segment) -> Part:
         outputs = [name for name in segment.layers if self._extractor.has(name)]
@@ -120,7 +136,7 @@ class OnnxRun:
             feeds.update({name: value for name, value in empty.items() if name.startswith(f"{prefix}.")})
         else:
             for part, name in zip(("key", "value"), present_names(segment.block), strict=True):
-                if name in found[case.past_of]:
+                if name in found.get(case.past_of, {}):
                     feeds[f"{prefix}.{part}"] = found[case.past_of][name]
         return feeds
 

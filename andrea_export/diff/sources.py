@@ -57,6 +57,8 @@ class Source(Protocol):
     identity: Identity
     shows_layers: bool
     """False where only the graph's outputs can be had: the rest is fused away."""
+    facts: Mapping[str, object]
+    """What else is known of it, for the report."""
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
         """A run over the cases. Raises: BackendUnavailable, RunError, TraceError."""
@@ -84,6 +86,7 @@ class TorchSource:
         self, model: Andrea, origin: WeightsOrigin, *, precision: str, provenance: Mapping[str, str]
     ) -> None:
         self._model = model
+        self.facts: Mapping[str, object] = {}
         self.identity = Identity(
             name=f"torch-{precision}",
             kind="checkpoint",
@@ -134,6 +137,7 @@ class OnnxSource:
         self._config = config
         self._precision = precision
         self._provider = provider
+        self.facts: Mapping[str, object] = {}
         self.identity = Identity(
             name=name,
             kind="onnx",
@@ -199,6 +203,12 @@ class EngineSource:
             origin=origin_key(origin),
             provenance={"tensorrt": facts.tensorrt_version},
         )
+        self.facts: Mapping[str, object] = {
+            "plugin_layers": facts.num_plugin_layers,
+            "gelu_implementations": dict(facts.gelu_implementations),
+            "tf32": facts.tf32,
+            "tensorrt_version": facts.tensorrt_version,
+        }
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
         """See ``Source``."""
@@ -229,6 +239,7 @@ class TraceSource:
     def __init__(self, trace: TraceFile) -> None:
         header = trace.header
         self._trace = trace
+        self.facts: Mapping[str, object] = {}
         self.shows_layers = len(header.layers) > 2 * header.config.n_layer + 1  # more than logits, keys and values
         self.identity = Identity(
             name=header.name,
