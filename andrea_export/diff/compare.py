@@ -73,7 +73,7 @@ def compare(
         runs = [reference_run, *(entry.run for entry in followed if entry.run is not None)]
         if truth is not None:
             runs.append(truth)
-        stream = _Stream(config, inputs.cases, runs)
+        stream = Stream(config, inputs.cases, runs)
         for segment in segments(config):
             progress.detail(STEP, segment.name)
             layers = reference_run.accumulated(segment)
@@ -106,7 +106,7 @@ def budget_basis(reference: Source, candidates: Iterable[Source], cases: Sequenc
     )
 
 
-class _Stream:
+class Stream:
     """What later segments need of earlier ones: the reference's, as far as any run asks for it, and its outputs."""
 
     def __init__(self, config: AndreaConfig, cases: Sequence[Case], runs: Sequence[LayerRun]) -> None:

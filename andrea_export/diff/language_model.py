@@ -103,10 +103,15 @@ def reference_predictions(session: Session, suite: Suite, precision: str) -> Pre
     if suite.num_steps:
         found.logits[_DECODE] = logits[suite.short - suite.num_steps : suite.short]
     _continue(session, suite, precision, found)
-    # Its own logits along its own continuation: the lead of each token it chose.
-    whole = (*suite.prompt, *found.greedy_tokens[:-1])
-    found.logits[_GREEDY] = _run(session, suite, whole, precision)[len(suite.prompt) - 1 :]
+    add_greedy_leads(session, suite, precision, found)
     return found
+
+
+def add_greedy_leads(session: Session, suite: Suite, precision: str, found: Predictions) -> None:
+    """Adds the model's logits along its own continuation: the lead of each token it chose. Raises: RunError."""
+    if found.greedy_tokens:
+        whole = (*suite.prompt, *found.greedy_tokens[:-1])
+        found.logits[_GREEDY] = _run(session, suite, whole, precision)[len(suite.prompt) - 1 :]
 
 
 def candidate_predictions(session: Session, suite: Suite, precision: str) -> Predictions:
