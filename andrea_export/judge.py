@@ -32,8 +32,8 @@ def formula(k: float) -> str:
     """The budget in words, for a report."""
     return (
         f"budget = {k:g} x max(error of torch in the candidate's precision, unit roundoff of the layer's type x its "
-        "largest value [max_abs], its mean size [mean_abs] or 1 [relative_l2]); all errors against the same reference on "
-        "the same inputs, accumulated and local alike; a layer passes if every metric with a budget keeps it and "
+        "largest value [max_abs], its mean size [mean_abs] or 1 [relative_l2]); all errors against the same reference "
+        "on the same inputs, accumulated and local alike; a layer passes if every metric with a budget keeps it and "
         "nothing is NaN or Inf on either side"
     )
 

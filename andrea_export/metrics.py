@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,13 +34,21 @@ METRICS: dict[str, Metric] = {
     "num_nan": Metric(unit="values", better="lower", meaning="values that are NaN on either side"),
     "num_inf": Metric(unit="values", better="lower", meaning="values that are infinite on either side"),
     "num_values": Metric(unit="values", better="neither", meaning="finite values compared"),
-    "top1_agreement": Metric(unit="", better="higher", meaning="share of positions whose most likely token is the same"),
-    "top1_flip_margin": Metric(
-        unit="logits", better="lower", meaning="the reference's lead over the candidate's choice, largest where they differ"
+    "top1_agreement": Metric(
+        unit="", better="higher", meaning="share of positions whose most likely token is the same"
     ),
-    "top5_overlap": Metric(unit="", better="higher", meaning="mean share of the reference's five likeliest that are kept"),
+    "top1_flip_margin": Metric(
+        unit="logits",
+        better="lower",
+        meaning="the reference's lead over the candidate's choice, largest where they differ",
+    ),
+    "top5_overlap": Metric(
+        unit="", better="higher", meaning="mean share of the reference's five likeliest that are kept"
+    ),
     "top5_flip_margin": Metric(
-        unit="logits", better="lower", meaning="the reference's lead of a lost one of its five over a gained one, largest"
+        unit="logits",
+        better="lower",
+        meaning="the reference's lead of a lost one of its five over a gained one, largest",
     ),
     "kl_mean": Metric(unit="nats", better="lower", meaning="KL(reference‖candidate) of the next token, mean"),
     "kl_p99": Metric(unit="nats", better="lower", meaning="KL(reference‖candidate), 99th percentile of the positions"),
@@ -202,8 +210,8 @@ class LayerErrors:
         return self._ulps[0] if self._ulps else np.empty(0, np.uint32)
 
 
-# Values are taken in pieces that stay in a processor's cache with everything computed of them (8 B each, a dozen arrays);
-# OpenBLAS starts threads for a dot product of over 10,000, which cost more than they bring.
+# Values are taken in pieces that stay in a processor's cache with everything computed of them (8 B each, a dozen
+# arrays); OpenBLAS starts threads for a dot product of over 10,000, which cost more than they bring.
 _PIECE = 1 << 13
 
 
@@ -292,7 +300,7 @@ def _short(value: Any) -> float:
     return float(f"{float(value):.2e}")
 
 
-def figures_of(metrics: Mapping[str, Any]) -> dict[str, Metric]:
+def figures_of(metrics: Collection[str]) -> dict[str, Metric]:
     """The table's lines for these metrics, in the table's order."""
     return {name: meaning for name, meaning in METRICS.items() if name in metrics}
 
@@ -301,5 +309,3 @@ def _ratio(numerator: float, denominator: float) -> float:
     if denominator == 0.0:
         return 0.0 if numerator == 0.0 else math.inf
     return numerator / denominator
-
-

@@ -52,7 +52,7 @@ class WorstElement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UlpHistogram:
-    """Distances in units in the last place: ``counts[i]`` values lie in ``[edges[i], edges[i + 1])``, the last above."""
+    """Distances in units in the last place: ``counts[i]`` values are in ``[edges[i], edges[i + 1])``, or above."""
 
     __pydantic_config__ = _STRICT
 
@@ -231,8 +231,8 @@ class Report:
         verdicts = [candidate.verdict for candidate in self.candidates]
         if "not-measured" in verdicts and self.policy.get("not_measured") == "fail":
             return "fail"
-        rows = (*self.checks, *self.layers, *self.language_model, *self.ratchet)
-        measured = [row.verdict for row in rows]
+        measured = [row.verdict for row in self.layers] + [row.verdict for row in self.checks]
+        measured += [row.verdict for row in self.language_model] + [row.verdict for row in self.ratchet]
         passed = "pass" in verdicts and "fail" not in [*verdicts, *measured]
         return "pass" if passed else "fail"
 
@@ -240,8 +240,8 @@ class Report:
     def first_failure(self) -> str | None:
         """The first layer at fault, in model order; None if no layer is.
 
-        A layer is at fault where its local error is out of budget, it is missing, or a failed check names it. Only where
-        there is none, the first layer whose accumulated error is out of budget.
+        A layer is at fault where its local error is out of budget, it is missing, or a failed check names it. Only
+        where there is none, the first layer whose accumulated error is out of budget.
         """
         order = {name: index for index, name in enumerate(self.layer_order)}
 

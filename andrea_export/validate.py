@@ -1,6 +1,6 @@
 """Validation: every layer of every candidate in a bundle against torch, and everything else a reviewer must know.
 
-Owns which candidates a bundle has, and its checks; comparing and judging are the diff engine's (``andrea_export.diff``).
+Owns which candidates a bundle has, and its checks; comparing and judging are those of ``andrea_export.diff``.
 """
 
 from __future__ import annotations

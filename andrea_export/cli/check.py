@@ -1,4 +1,4 @@
-"""``andrea-export check``: a report judged again, under another policy or beside a baseline, without running anything."""
+"""``andrea-export check``: a report judged again, under another policy or beside a baseline; nothing is run."""
 
 from __future__ import annotations
 

@@ -157,8 +157,9 @@ def exit_code(report: Report) -> int:
     if report.verdict == "pass":
         return 0
     verdicts = [candidate.verdict for candidate in report.candidates]
-    rows = (*report.checks, *report.layers, *report.language_model, *report.ratchet)
-    if "not-measured" in verdicts and "fail" not in [*verdicts, *(row.verdict for row in rows)]:
+    verdicts += [check.verdict for check in report.checks] + [row.verdict for row in report.layers]
+    verdicts += [row.verdict for row in report.language_model] + [row.verdict for row in report.ratchet]
+    if "not-measured" in verdicts and "fail" not in verdicts:
         for candidate in report.candidates:
             if candidate.verdict == "not-measured":
                 note(f"not measured: {candidate.name}: {candidate.reason}")

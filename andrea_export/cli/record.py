@@ -21,9 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def record(
     source: Annotated[str, typer.Argument(help="A checkpoint, ONNX file or bundle (DIR, DIR#tensorrt-rtx-fp16).")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The trace to write (safetensors).", metavar="FILE")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The trace to write (safetensors).", metavar="FILE")],
     inputs: InputsOption = None,
     text: TextOption = None,
     language_model: LanguageModelOption = True,

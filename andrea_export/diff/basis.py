@@ -61,10 +61,10 @@ class MeasuredBasis:
         exact = self._reference_precision == "fp64"
         truth = reference if exact else self.truth.accumulated(segment)
         local_truth = reference if exact else self.truth.local(segment, given)
-        self._accumulated = {
-            name: _basis(segment, truth, run.accumulated(segment)) for name, run in self._runs.items()
+        self._accumulated = {name: _basis(segment, truth, run.accumulated(segment)) for name, run in self._runs.items()}
+        self._local = {
+            name: _basis(segment, local_truth, run.local(segment, given)) for name, run in self._runs.items()
         }
-        self._local = {name: _basis(segment, local_truth, run.local(segment, given)) for name, run in self._runs.items()}
         if self._has_fp64:  # torch in fp64 is the truth itself: one rounding of fp64 is all that is left
             self._accumulated["fp64"] = _basis(segment, truth, truth)
             self._local["fp64"] = _basis(segment, local_truth, local_truth)
@@ -128,4 +128,3 @@ def _basis(segment: Segment, truth: ByCase, found: ByCase) -> dict[str, dict[str
         if dtype:
             basis[layer] = basis_of(error, dtype)
     return basis
-

@@ -90,7 +90,7 @@ def cases_from_tokens(rows: Sequence[Sequence[int]]) -> tuple[Case, ...]:
 
 
 def tokens_from_file(file: Path, config: AndreaConfig) -> tuple[tuple[int, ...], ...]:
-    """The token rows in a file: JSON (``[[1, 2], [3]]`` or ``[1, 2]``), or one row a line, ids apart by commas or spaces.
+    """The token rows in a file: JSON (``[[1, 2], [3]]`` or ``[1, 2]``), or a row a line, ids apart by commas or spaces.
 
     Raises: UsageError for a file that is missing, empty, or holds what is no token of this model; every row at fault is
     named.

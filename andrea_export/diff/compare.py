@@ -239,7 +239,9 @@ class _Followed:
             assert session is not None
             with session:
                 for case in self._cases:
-                    if "logits" in self._outputs.get(case.name, {}) and (case.past_of is None or case.past_of in shipped):
+                    if "logits" in self._outputs.get(case.name, {}) and (
+                        case.past_of is None or case.past_of in shipped
+                    ):
                         shipped[case.name] = run_case(
                             session, identity.config, case, shipped, cache_dtype_of(identity.precision)
                         )
@@ -325,9 +327,7 @@ class _Followed:
         )
 
 
-def _with_local(
-    row: LayerRow, layer: str, expected: ByCase, found: ByCase, basis: LayerBasis, note: str
-) -> LayerRow:
+def _with_local(row: LayerRow, layer: str, expected: ByCase, found: ByCase, basis: LayerBasis, note: str) -> LayerRow:
     """The row with its local error beside it, or the reason why it has none."""
     errors = LayerErrors()
     for case, layers in found.items():
@@ -383,5 +383,7 @@ def _largest_difference(ours: ByCase, theirs: ByCase, name: str) -> float:
             with np.errstate(invalid="ignore"):
                 difference = np.abs(value.astype(np.float64) - other.astype(np.float64))
             finite = bool(np.isfinite(difference).all())
-            largest = max(largest, float(difference.max()) if finite and difference.size else 0.0 if finite else math.inf)
+            largest = max(
+                largest, float(difference.max()) if finite and difference.size else 0.0 if finite else math.inf
+            )
     return largest

@@ -111,7 +111,9 @@ def judged(report: Report, judge: Judge) -> Report:
         ratchet=tuple(held),
         policy=policy_as_mapping(policy, judge.origin),
         formula=formula(policy.k),
-        metrics=figures_of({name for row in (*layers, *language) for name in row.metrics}),
+        metrics=figures_of(
+            {name for row in layers for name in row.metrics} | {name for row in language for name in row.metrics}
+        ),
     )
 
 
@@ -148,7 +150,7 @@ def inputs_for(
 
 
 def text_tokens(file: Path, config: AndreaConfig) -> tuple[int, ...]:
-    """The tokens of a text: a ``.txt`` file's bytes, or the one row of token ids in any other file. Raises: UsageError."""
+    """The tokens of a text: a ``.txt`` file's bytes, or the token ids in any other file. Raises: UsageError."""
     if file.suffix == ".txt":
         try:
             content = file.read_bytes()
@@ -173,13 +175,11 @@ def _check_basis(rows: Sequence[LayerRow], policy: Policy) -> None:
         wanted = set(policy.metrics) if "accumulated" in policy.errors else set()
         if not wanted <= set(budget):
             raise PolicyError(
-                f"layer {row.name} of {row.candidate} has nothing to derive a budget for {', '.join(sorted(wanted))} from",
-                hint="set limits for it in the policy",
+                f"layer {row.name} of {row.candidate} has nothing to derive budgets from",
+                hint=f"set limits for its {', '.join(sorted(wanted))} in the policy",
             )
 
 
 def _is_foreign(row: LayerRow) -> bool:
     """Whether the row was measured against a truth of its own, with a budget of its own (the plugin's maths)."""
     return row.candidate.startswith(PLUGIN_MATHS)
-
-

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from andrea_export.errors import PolicyError
-from andrea_export.judge import K, K_REASON
+from andrea_export.judge import K_REASON, K
 from andrea_export.metrics import METRICS
 
 if sys.version_info >= (3, 11):
@@ -24,7 +24,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SCHEMA = "andrea-export/policy/1"
+SCHEMA: Literal["andrea-export/policy/1"] = "andrea-export/policy/1"
 
 ErrorKind = Literal["accumulated", "local"]
 DerivedMetric = Literal["max_abs", "mean_abs", "relative_l2"]
@@ -57,7 +57,7 @@ class LayerRule:
     k: Positive | None = None
     """Replaces the policy's k."""
     limits: Limits = field(default_factory=dict)
-    """Metric = limit, absolute: ``max_abs = 1e-3``, ``cosine = 0.9999``. It replaces the derived budget of that metric."""
+    """Metric = limit, absolute: ``max_abs = 1e-3``, ``cosine = 0.9999``. Each replaces that metric's derived budget."""
     missing: Literal["fail", "not-measured", "pass"] | None = None
     """Replaces the policy's ``missing``."""
 
@@ -106,7 +106,7 @@ class Ratchet:
     """The share by which an error may grow: 0.1 allows 10 %. Of a metric whose best is 1 (cosine, agreement) it is the
     distance from 1 that counts."""
     ignore_below: Share = 0.0
-    """A figure below this share of its own budget never fails: 0.25 ignores what is under a quarter of what is allowed."""
+    """A figure below this share of its own budget never fails: 0.25 ignores what is under a quarter of its budget."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = (
         "max_abs",
         "relative_l2",
@@ -157,16 +157,15 @@ class Policy:
         if self.k != K and self.k_reason == K_REASON:
             raise ValueError(f"k is {self.k:g} instead of {K:g}, so k_reason must say why")
 
-    def budget(
-        self, layer: str, candidate: str, error: ErrorKind, basis: Mapping[str, float]
-    ) -> dict[str, float]:
+    def budget(self, layer: str, candidate: str, error: ErrorKind, basis: Mapping[str, float]) -> dict[str, float]:
         """Metric → limit for one error of one layer. A metric without a basis has only what limits say."""
         k, limits = self.k, dict[str, float]()
         for rule in self.layer:
             if error in rule.errors and rule.is_for(layer, candidate):
                 k = rule.k or k
                 limits.update(rule.limits)
-        derived = {name: k * basis[name] for name in self.metrics if name in basis} if error in self.errors else {}
+        judged = self.metrics if error in self.errors else ()
+        derived: dict[str, float] = {name: k * basis[name] for name in judged if name in basis}
         return {**derived, **limits}
 
     def missing_layer(self, layer: str, candidate: str) -> Literal["fail", "not-measured", "pass"]:
@@ -233,7 +232,9 @@ def policy_from_toml(file: Path) -> tuple[Policy, dict[str, str]]:
         policy = _POLICY.validate_python(values)
     except ValidationError as error:
         problems = "; ".join(_problem(entry) for entry in error.errors())
-        raise PolicyError(f"policy {file}: {problems}", hint=f"keys: {', '.join(Policy.__dataclass_fields__)}") from None
+        raise PolicyError(
+            f"policy {file}: {problems}", hint=f"keys: {', '.join(Policy.__dataclass_fields__)}"
+        ) from None
     return policy, {"name": file.name, "sha256": hashlib.sha256(content).hexdigest()}
 
 

@@ -89,5 +89,3 @@ def _figures(layers: Sequence[LayerRow], language: Sequence[LanguageModelRow]) -
         if case.metrics:
             figures[case.candidate, case.case, "language model"] = (case.metrics, case.budget)
     return figures
-
-

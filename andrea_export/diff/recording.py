@@ -1,4 +1,4 @@
-"""Recording: one source run on all cases and on the text, kept whole, with the basis of budgets where it has weights."""
+"""Recording: one source run on all cases and on the text, kept whole; with weights, the basis of budgets too."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _language_basis(
     else:
         with TorchSession(model, precision="fp64") as session:
             truth = run_of_text(session, suite, "fp64")
-    basis = {}
+    basis: dict[str, dict[str, float]] = {}
     for name in PRECISIONS:
         progress.detail(STEP, f"torch's own error in {name}")
         basis[name] = language_basis(model, suite, truth, name)

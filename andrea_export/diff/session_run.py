@@ -21,7 +21,7 @@ from andrea_model.config import AndreaConfig
 
 
 class SessionRun:
-    """A session's own outputs, each in the segment it belongs to. A case it refuses is noted; the others still count."""
+    """A session's own outputs, each in its segment. A case it refuses is noted; the others still count."""
 
     def __init__(
         self, session: Session, config: AndreaConfig, cases: Sequence[Case], *, cache_dtype: np.dtype[Any]

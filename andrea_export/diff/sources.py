@@ -1,9 +1,9 @@
 """What REFERENCE and CANDIDATE can be, and how each is recognised: by its content, never by its name.
 
-    FILE            a checkpoint (torch; fp64 as the reference, fp32 as the candidate), an ONNX file, a recorded trace
-    FILE#PRECISION  a checkpoint in torch in fp64, fp32, fp16 or bf16
-    DIR             a bundle: its ONNX file
-    DIR#ARTIFACT    ``onnx``, ``onnx-fp16`` (the graph its fp16 engines are built from), or an engine: ``tensorrt-rtx-fp16``
+FILE            a checkpoint (torch; fp64 as the reference, fp32 as the candidate), an ONNX file, a recorded trace
+FILE#PRECISION  a checkpoint in torch in fp64, fp32, fp16 or bf16
+DIR             a bundle: its ONNX file
+DIR#ARTIFACT    ``onnx``, ``onnx-fp16`` (the graph its fp16 engines are built from), or an engine: ``tensorrt-rtx-fp16``
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ class TorchSource:
 
     shows_layers = True
 
-    def __init__(
-        self, model: Andrea, origin: WeightsOrigin, *, precision: str, provenance: Mapping[str, str]
-    ) -> None:
+    def __init__(self, model: Andrea, origin: WeightsOrigin, *, precision: str, provenance: Mapping[str, str]) -> None:
         self._model = model
         self.facts: Mapping[str, object] = {}
         self.identity = Identity(
@@ -361,7 +359,7 @@ def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
     Raises: UsageError for a file that is no ONNX file of this project.
     """
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     from andrea_export.canonical import read_canonical_info
 

@@ -143,8 +143,9 @@ class TraceFile:
         self.path = path
         if not path.is_file():
             raise TraceError(f"trace {path}: {'is a folder' if path.is_dir() else 'no such file'}")
+        opener: Any = safe_open
         try:
-            self._file = safe_open(path, framework="np")
+            self._file = opener(path, framework="np")
         except (SafetensorError, OSError) as error:
             raise TraceError(
                 f"trace {path} is not a whole safetensors file ({path.stat().st_size:,} bytes): {error}",
@@ -236,4 +237,3 @@ def _header(path: Path, text: str | None) -> Header:
 
 def _sha256(array: npt.NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-

@@ -43,7 +43,7 @@ class LayerExtractor:
         return layer in self._producer
 
     def extract(self, outputs: Sequence[str], *, cut_at: Collection[str]) -> Part:
-        """The part that computes ``outputs``; a value of ``cut_at`` is given wherever it is used, never computed for it.
+        """The part that computes ``outputs``; a value of ``cut_at`` is given wherever it is used, not computed for it.
 
         An output that is in ``cut_at`` is computed from its own inputs, and given to whatever else uses it.
         """
@@ -74,9 +74,7 @@ class LayerExtractor:
             [self._value(name, name) for name in outputs],
             list(initializers.values()),
         )
-        model = onnx.helper.make_model(
-            graph, opset_imports=self._model.opset_import, functions=self._model.functions
-        )
+        model = onnx.helper.make_model(graph, opset_imports=self._model.opset_import, functions=self._model.functions)
         model.ir_version = self._model.ir_version
         return Part(model=model, outputs=tuple(outputs), graph_inputs=tuple(graph_inputs), layer_inputs=given)
 

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as etree
 
-from andrea_export.judge import Verdict
 from andrea_export.render.wording import figure, headline, is_higher_better, limit_as_text, reference_as_text, rows_of
-from andrea_export.report import Candidate, Failure, LayerRow, Metric, Report
+from andrea_export.report import Candidate, Failure, LayerRow, Metric, Report, Verdict
 
 # XML 1.0 has no way to write these, not even as a reference.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -56,7 +55,8 @@ def _add_suite(root: etree.Element, name: str, cases: Sequence[_Case], report: R
         "errors": 0,
         "skipped": sum(case.verdict == "not-measured" for case in cases),
     }
-    suite = etree.SubElement(root, "testsuite", name=_xml(name), **{key: str(value) for key, value in totals.items()})
+    suite = etree.SubElement(root, "testsuite", name=_xml(name))
+    suite.attrib.update({key: str(value) for key, value in totals.items()})
     properties = etree.SubElement(suite, "properties")
     etree.SubElement(properties, "property", name="reference", value=_xml(reference_as_text(report)))
     for case in cases:

@@ -156,7 +156,8 @@ def _other_findings(report: Report) -> Iterator[Finding]:
                 metric=entry.metric, relation=entry.relation, expected=entry.limit, obtained=entry.obtained
             )
             yield Finding(candidate=entry.candidate, where=entry.name, error="ratchet", failure=worsened)
-    failed_rows = {row.candidate for row in (*report.layers, *report.language_model) if row.verdict == "fail"}
+    failed_rows = {row.candidate for row in report.layers if row.verdict == "fail"}
+    failed_rows |= {lm.candidate for lm in report.language_model if lm.verdict == "fail"}
     for candidate in report.candidates:
         if candidate.verdict == "fail" and candidate.name not in failed_rows:
             yield Finding(
