@@ -114,9 +114,7 @@ def test_a_layer_that_reads_another_layer_is_at_fault_and_those_after_it_are_not
     assert local is not None and local.verdict == "pass"
 
 
-def test_nan_is_a_failure_by_name(
-    small_onnx: Path, tmp_path: Path, reference: TorchSource, inputs: Inputs
-) -> None:
+def test_nan_is_a_failure_by_name(small_onnx: Path, tmp_path: Path, reference: TorchSource, inputs: Inputs) -> None:
     file = changed(small_onnx, tmp_path, add_to_weight("blocks.1.mlp.fc.bias", (0,), float("nan")))
     report = diff(reference, [onnx_source(file)], inputs, Judge(), progress=Silent())
     assert report.first_failure == "blocks.1.mlp.fc"
