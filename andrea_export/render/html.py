@@ -186,7 +186,7 @@ def _finding_view(finding: Finding) -> dict[str, str]:
 
 def _worst_elements(report: Report) -> list[dict[str, Any]]:
     """The layers' worst elements, those of the largest share of their budget first."""
-    found = []
+    found: list[tuple[float, dict[str, Any]]] = []
     for row in report.layers:
         for error, worst, metrics, budget in (
             ("accumulated", row.worst, row.metrics, row.budget),
@@ -194,20 +194,19 @@ def _worst_elements(report: Report) -> list[dict[str, Any]]:
         ):
             if worst is not None:
                 share, _ = worst_share(metrics, budget, report.metrics)
-                found.append(
-                    {
-                        "name": row.name,
-                        "candidate": row.candidate,
-                        "error": error,
-                        "case": worst.case,
-                        "index": ", ".join(map(str, worst.index)),
-                        "reference": worst.reference,
-                        "obtained": worst.candidate,
-                        "difference": worst.candidate - worst.reference,
-                        "share": share,
-                    }
-                )
-    return sorted(found, key=lambda entry: -entry["share"])[:MAX_WORST]
+                view = {
+                    "name": row.name,
+                    "candidate": row.candidate,
+                    "error": error,
+                    "case": worst.case,
+                    "index": ", ".join(map(str, worst.index)),
+                    "reference": worst.reference,
+                    "obtained": worst.candidate,
+                    "difference": worst.candidate - worst.reference,
+                }
+                found.append((share, view))
+    found.sort(key=lambda entry: -entry[0])
+    return [view for _, view in found[:MAX_WORST]]
 
 
 def _rounded(values: Sequence[float]) -> list[Any]:

@@ -35,12 +35,14 @@ def constant(model: onnx.ModelProto, name: str, array: Array) -> str:
 
 def node_named(model: onnx.ModelProto, name: str) -> onnx.NodeProto:
     """The node of this name."""
-    return next(node for node in model.graph.node if node.name == name)
+    found: onnx.NodeProto = next(node for node in model.graph.node if node.name == name)
+    return found
 
 
 def producer(model: onnx.ModelProto, value: str) -> onnx.NodeProto:
     """The node that computes a value."""
-    return next(node for node in model.graph.node if value in node.output)
+    found: onnx.NodeProto = next(node for node in model.graph.node if value in node.output)
+    return found
 
 
 def replace_node(model: onnx.ModelProto, node: onnx.NodeProto, *others: onnx.NodeProto) -> None:
@@ -85,4 +87,5 @@ def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
 
 
 def _initializer(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
-    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    found: onnx.TensorProto = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    return found
