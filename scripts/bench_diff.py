@@ -3,9 +3,9 @@
     python scripts/bench_diff.py [--preset andrea-120m] [--tokens 128] [--runs 3]
 
 Compares the torch model in fp64 with its own ONNX file, twice: ``tensors`` is the two passes (with taps, layer by layer
-in both errors, and as shipped) over one row of that many tokens; ``with_language_model`` adds every context up to 1024, the padded
-batch, decode and greedy. Each run is a process of its own; memory is its peak resident set (wait4). Goal on two cores,
-ANDREA-120M, 128 tokens, tensors: 30 s and 4 GB.
+in both errors, and as shipped) over one row of that many tokens; ``with_language_model`` adds every context up to 1024,
+the padded batch, decode and greedy. Each run is a process of its own; memory is its peak resident set (wait4). Goal on
+two cores, ANDREA-120M, 128 tokens, tensors: 30 s and 4 GB.
 """
 
 from __future__ import annotations
