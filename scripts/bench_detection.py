@@ -1,15 +1,17 @@
 """How many planted faults are caught, in which layer, and how often a sound graph is failed: the proof of the proof.
 
-    python scripts/bench_detection.py --output docs/detection [--quick] [--full]
+    python scripts/bench_detection.py --output docs/detection [--only faults|sound] [--quick] [--full]
+    python scripts/bench_detection.py --output docs/detection --join faults.json sound.json
 
-Writes OUTPUT.json and OUTPUT.md. Faults are those of ``planted``; comparators those of ``detection``. A fault matters
-if it moves a logit by more than the logits' budget. Goals: every fault that matters is caught; the layer named is the
-planted one in at least 99 % of those caught; no sound run fails. Exits with 1 where a goal is missed.
+Writes OUTPUT.json and OUTPUT.md; ``--join`` makes both from earlier runs. Faults are those of ``planted``; comparators
+those of ``detection``. A fault matters if it moves a logit by more than the logits' budget. Goals: every fault that
+matters is caught; the layer named is the planted one in at least 99 % of those caught; no sound run fails. Exits with 1
+where a goal is missed.
 
-Subjects: the trained fixture (every fault in every block), the same with outlier channels and the untrained
-andrea-tiny (every other fault in one block), and with ``--full`` a sample on andrea-120m with outlier channels.
-Polygraphy is asked about every eighth graph: its comparison takes several times ours. ``--quick`` takes a few faults
-and runs, for a look.
+Subjects: the trained fixture (every fault in the first and the last block), the same with outlier channels and the
+untrained andrea-tiny (a quarter of the faults of one block), and with ``--full`` a sample on andrea-120m with outlier
+channels. Polygraphy is asked about every eighth graph: its comparison takes several times ours. ``--quick`` takes a few
+faults and runs, for a look.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,56 +47,71 @@ LEVELS, THREADS = ("none", "basic", "extended", "all"), (1, 2, 4)
 SHAPES = ((1, 2), (1, 17), (2, 33), (4, 64), (8, 24), (1, 300), (3, 128), (1, 1023))
 """Rows and tokens of the sound runs that are not the default cases."""
 NUM_DEFAULT_SEEDS = 18
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One graph of one subject through the comparators, and under which conditions."""
-
-    subject: str
-    conditions: str
-    outcome: Outcome
+PASS, FAIL = "pass", "fail"  # an answer is one of these, or the first layer at fault
+Entry = dict[str, Any]
 
 
 def main() -> None:
     """Measures, writes both files, prints the table; exits with 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--only", choices=("faults", "sound"))
+    parser.add_argument("--join", type=Path, nargs="+", default=[])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--full", action="store_true", help="add the sample on andrea-120m")
     options = parser.parse_args()
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    result = _joined(options.join) if options.join else _measured(options)
+    _write(options.output, result)
+    print(options.output.with_suffix(".md").read_text(encoding="utf-8"))
+    raise SystemExit(0 if _goals_met(result["comparators"][OURS]) else 1)
+
+
+def _measured(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)  # of the reference; the candidates' threads are varied
     begin, begin_cpu = time.perf_counter(), time.process_time()
-    faults: list[Seen] = []
-    clean: list[Seen] = []
-    options.output.parent.mkdir(parents=True, exist_ok=True)
+    faults: list[Entry] = []
+    sound: list[Entry] = []
+    result: dict[str, Any] = {}
     for name, loaded, chosen in _subjects(quick=options.quick, full=options.full):
         with subject_of(loaded) as subject:
-            faults += _faults(name, subject, chosen)
-            if subject.loaded.config.d_model < LARGE:
-                clean += _clean(name, subject, quick=options.quick)
-        seconds = {
+            if options.only != "sound":
+                faults += _faults(name, subject, chosen)
+            if options.only != "faults" and subject.loaded.config.d_model < LARGE:
+                sound += _sound(name, subject, quick=options.quick)
+        conditions = {
+            "num_cores": os.cpu_count(),
             "seconds": round(time.perf_counter() - begin),
             "cpu_seconds": round(time.process_time() - begin_cpu),
-        }
-        _write(options.output, faults, clean, seconds)  # after every model, so that a long run can be looked at
-    print(options.output.with_suffix(".md").read_text(encoding="utf-8"))
-    raise SystemExit(0 if _goals_met(_summary(OURS, faults, clean)) else 1)
-
-
-def _write(output: Path, faults: Sequence[Seen], clean: Sequence[Seen], seconds: dict[str, int]) -> None:
-    result = {
-        "conditions": {
-            "num_cores": os.cpu_count(),
-            **seconds,
             "machine": machine_facts(),
             "versions": installed_versions(),
-        },
-        "num_fault_kinds": len({seen.outcome.planting.fault for seen in faults if seen.outcome.planting}),
-        "comparators": {name: _summary(name, faults, clean) for name in COMPARATORS},
-        "faults": [_fault_entry(seen) for seen in faults],
-        "sound_runs": [_clean_entry(seen) for seen in clean],
+        }
+        result = _result(conditions, faults, sound)
+        _write(options.output, result)  # after every model, so that a long run can be looked at
+    return result
+
+
+def _joined(files: Sequence[Path]) -> dict[str, Any]:
+    """The graphs of several runs together, their seconds added."""
+    runs = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    conditions = dict(runs[0]["conditions"])
+    for key in ("seconds", "cpu_seconds"):
+        conditions[key] = sum(run["conditions"][key] for run in runs)
+    faults = [entry for run in runs for entry in run["faults"]]
+    return _result(conditions, faults, [entry for run in runs for entry in run["sound_runs"]])
+
+
+def _result(conditions: Mapping[str, Any], faults: list[Entry], sound: list[Entry]) -> dict[str, Any]:
+    return {
+        "conditions": dict(conditions),
+        "num_fault_kinds": len({entry["fault"] for entry in faults}),
+        "comparators": {name: _summary(name, faults, sound) for name in COMPARATORS},
+        "faults": faults,
+        "sound_runs": sound,
     }
+
+
+def _write(output: Path, result: dict[str, Any]) -> None:
     output.with_suffix(".json").write_text(_as_json(result), encoding="utf-8")
     output.with_suffix(".md").write_text(_markdown(result), encoding="utf-8")
 
@@ -112,15 +129,15 @@ def _as_json(result: dict[str, Any]) -> str:
 
 def _subjects(*, quick: bool, full: bool) -> Iterator[tuple[str, LoadedModel, list[Planting]]]:
     austen = load_model(preset=None, checkpoint=FIXTURE, seed=0)
-    every = list(plantings(austen.config, range(austen.config.n_layer)))
+    every = list(plantings(austen.config, (0, austen.config.n_layer - 1)))
     yield "trained", austen, every[::40] if quick else every
     one_block = list(plantings(austen.config, [2]))
     outliers = replace(austen, model=with_outlier_channels(austen.model))
-    yield "trained, outliers", outliers, one_block[::20] if quick else one_block[::2]
+    yield "trained, outliers", outliers, one_block[::20] if quick else one_block[::4]
     tiny = load_model(preset="andrea-tiny", checkpoint=None, seed=1)
     _fill_vectors(tiny)
     tiny_faults = list(plantings(tiny.config, [0]))
-    yield "andrea-tiny", tiny, tiny_faults[1::20] if quick else tiny_faults[1::2]
+    yield "andrea-tiny", tiny, tiny_faults[1::20] if quick else tiny_faults[1::4]
     if full:
         large = load_model(preset="andrea-120m", checkpoint=None, seed=1)
         _fill_vectors(large)
@@ -136,30 +153,58 @@ def _fill_vectors(loaded: LoadedModel) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
 
 
-def _faults(name: str, subject: Subject, chosen: Sequence[Planting]) -> Iterator[Seen]:
+def _faults(name: str, subject: Subject, chosen: Sequence[Planting]) -> Iterator[Entry]:
     cases = seeded_cases(subject.loaded.config)
     size = 4 if subject.loaded.config.d_model >= LARGE else 48
     for start in range(0, len(chosen), size):
         group = chosen[start : start + size]
         for outcome in faults_found(subject, group, cases, ask_polygraphy_every=POLYGRAPHY_EVERY):
-            yield Seen(subject=name, conditions=str(outcome.planting), outcome=outcome)
+            planting = outcome.planting
+            assert planting is not None
+            yield {
+                "subject": name,
+                "fault": planting.fault,
+                "layer": planting.layer,
+                "size": planting.size,
+                **_logits(outcome),
+                "answers": _answers(outcome),
+            }
         print(f"{name}: {min(start + size, len(chosen))} of {len(chosen)} faults", file=sys.stderr, flush=True)
 
 
-def _clean(name: str, subject: Subject, *, quick: bool) -> Iterator[Seen]:
+def _sound(name: str, subject: Subject, *, quick: bool) -> Iterator[Entry]:
     settings = list(itertools.product(LEVELS, THREADS))
-    inputs = list(_inputs(subject.loaded.config))
-    combinations = [(label, cases, *setting) for label, cases in inputs for setting in settings]
+    combinations = [(label, cases, *setting) for label, cases in _inputs(subject.loaded.config) for setting in settings]
     if name != "trained":
-        combinations = combinations[::12]  # each of the inputs once
+        combinations = combinations[::25]  # every second input, each under another setting
     if quick:
         combinations = combinations[::40]
     for index, (label, cases, level, num_threads) in enumerate(combinations):
         asked = index % POLYGRAPHY_EVERY == 0
         outcome = clean_run(subject, cases, num_threads=num_threads, level=level, polygraphy=asked)
-        yield Seen(subject=name, conditions=f"{label}, {num_threads} threads, optimisation {level}", outcome=outcome)
+        yield {
+            "subject": name,
+            "inputs": label,
+            "num_threads": num_threads,
+            "optimisation": level,
+            **_logits(outcome),
+            "answers": _answers(outcome),
+        }
         if index % 50 == 49:
             print(f"{name}: {index + 1} of {len(combinations)} sound runs", file=sys.stderr, flush=True)
+
+
+def _logits(outcome: Outcome) -> Entry:
+    moved = outcome.logits_moved
+    return {
+        "logits_moved": moved if np.isfinite(moved) else str(moved),
+        "logits_budget": outcome.logits_budget,
+        "matters": outcome.matters,
+    }
+
+
+def _answers(outcome: Outcome) -> dict[str, str]:
+    return {name: (answer.layer or FAIL) if answer.failed else PASS for name, answer in outcome.answers.items()}
 
 
 def _inputs(config: AndreaConfig) -> Iterator[tuple[str, tuple[Case, ...]]]:
@@ -173,64 +218,30 @@ def _inputs(config: AndreaConfig) -> Iterator[tuple[str, tuple[Case, ...]]]:
 # --- the tables -------------------------------------------------------------------------------------------------
 
 
-def _summary(comparator: str, faults: Sequence[Seen], clean: Sequence[Seen]) -> dict[str, Any]:
-    asked = [seen.outcome for seen in faults if comparator in seen.outcome.answers]
-    matter = [outcome for outcome in asked if outcome.matters]
-    caught = [outcome for outcome in matter if outcome.answers[comparator].failed]
-    named = [
-        outcome
-        for outcome in caught
-        if outcome.planting is not None and outcome.answers[comparator].layer == outcome.planting.layer
-    ]
-    small = [outcome for outcome in asked if not outcome.matters]
-    sound = [seen.outcome for seen in clean if comparator in seen.outcome.answers]
+def _summary(comparator: str, faults: Sequence[Entry], sound: Sequence[Entry]) -> Entry:
+    asked = [entry for entry in faults if comparator in entry["answers"]]
+    matter = [entry for entry in asked if entry["matters"]]
+    caught = [entry for entry in matter if entry["answers"][comparator] != PASS]
+    small = [entry for entry in asked if not entry["matters"]]
+    runs = [entry for entry in sound if comparator in entry["answers"]]
     return {
         "num_faults": len(asked),
         "num_that_matter": len(matter),
         "num_caught": len(caught),
-        "num_named": len(named),
+        "num_named": sum(entry["answers"][comparator] == entry["layer"] for entry in caught),
         "num_below_budget": len(small),
-        "num_below_budget_caught": sum(outcome.answers[comparator].failed for outcome in small),
-        "num_sound_runs": len(sound),
-        "num_false_alarms": sum(outcome.answers[comparator].failed for outcome in sound),
+        "num_below_budget_caught": sum(entry["answers"][comparator] != PASS for entry in small),
+        "num_sound_runs": len(runs),
+        "num_false_alarms": sum(entry["answers"][comparator] != PASS for entry in runs),
     }
 
 
-def _goals_met(summary: dict[str, Any]) -> bool:
+def _goals_met(summary: Entry) -> bool:
     return bool(
         summary["num_caught"] == summary["num_that_matter"]
         and summary["num_named"] >= GOAL_NAMED * summary["num_caught"]
         and summary["num_false_alarms"] == 0
     )
-
-
-def _fault_entry(seen: Seen) -> dict[str, Any]:
-    planting, outcome = seen.outcome.planting, seen.outcome
-    assert planting is not None
-    return {
-        "subject": seen.subject,
-        "fault": planting.fault,
-        "layer": planting.layer,
-        "size": planting.size,
-        "logits_moved": _number(outcome.logits_moved),
-        "logits_budget": outcome.logits_budget,
-        "matters": outcome.matters,
-        "answers": {name: answer.layer if answer.failed else "pass" for name, answer in outcome.answers.items()},
-    }
-
-
-def _clean_entry(seen: Seen) -> dict[str, Any]:
-    return {
-        "subject": seen.subject,
-        "conditions": seen.conditions,
-        "logits_moved": _number(seen.outcome.logits_moved),
-        "logits_budget": seen.outcome.logits_budget,
-        "failed": {name: answer.failed for name, answer in seen.outcome.answers.items()},
-    }
-
-
-def _number(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)
 
 
 def _markdown(result: dict[str, Any]) -> str:
@@ -258,7 +269,7 @@ def _markdown(result: dict[str, Any]) -> str:
     for fault in FAULTS:
         entries = [entry for entry in result["faults"] if entry["fault"] == fault.name]
         matter = [entry for entry in entries if entry["matters"]]
-        caught = [entry for entry in matter if entry["answers"][OURS] != "pass"]
+        caught = [entry for entry in matter if entry["answers"][OURS] != PASS]
         named = [entry for entry in caught if entry["answers"][OURS] == entry["layer"]]
         if entries:
             lines.append(f"| {fault.name} | {len(entries)} | {len(matter)} | {len(caught)} | {len(named)} |")
@@ -278,10 +289,10 @@ def _markdown(result: dict[str, Any]) -> str:
 
 def _by_subject(result: dict[str, Any], name: str) -> str:
     matter = [entry for entry in result["faults"] if entry["subject"] == name and entry["matters"]]
-    caught = [entry for entry in matter if entry["answers"][OURS] != "pass"]
+    caught = [entry for entry in matter if entry["answers"][OURS] != PASS]
     named = [entry for entry in caught if entry["answers"][OURS] == entry["layer"]]
     sound = [entry for entry in result["sound_runs"] if entry["subject"] == name]
-    alarms = sum(entry["failed"][OURS] for entry in sound)
+    alarms = sum(entry["answers"][OURS] != PASS for entry in sound)
     return f"| {name} | {len(matter)} | {len(caught)} | {len(named)} | {len(sound)} | {alarms} |"
 
 

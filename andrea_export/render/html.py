@@ -77,12 +77,10 @@ def _as_script_json(value: Any) -> str:
 
 def _page(report: Report) -> dict[str, Any]:
     """What the script draws from; a figure that is not finite is a string, as in the report's own JSON."""
-    edges = next((row.ulp_histogram.edges for row in report.layers if row.ulp_histogram), ())
     return {
         "firstFailure": report.first_failure,
         "candidates": [{"name": c.name, "verdict": c.verdict, "precision": c.precision} for c in report.candidates],
         "metrics": {name: asdict(metric) for name, metric in report.metrics.items()},
-        "ulpEdges": list(edges),
         "rows": [_row_view(row) for candidate in report.candidates for row in rows_of(report, candidate.name)],
         "languageModel": [
             {
@@ -153,8 +151,9 @@ def _element_view(element: WorstElement) -> list[Any]:
     return [element.case, list(element.index), _number(element.reference), _number(element.candidate)]
 
 
-def _ulp_view(histogram: UlpHistogram) -> list[int]:
-    return list(histogram.counts)
+def _ulp_view(histogram: UlpHistogram) -> list[list[int]]:
+    """[edge, count] of every bin: each layer has as many as its largest distance needs."""
+    return [[edge, count] for edge, count in zip(histogram.edges, histogram.counts, strict=True)]
 
 
 def _candidate_view(report: Report, candidate: Candidate) -> dict[str, Any]:

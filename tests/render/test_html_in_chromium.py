@@ -132,6 +132,19 @@ def test_a_click_on_the_heat_map_shows_its_layer(opened: Opened, failing_page: P
         assert_shows(page, row_named(failing, failing.layer_order[index]))
 
 
+def test_the_histogram_names_every_bin_of_its_own_layer(opened: Opened, failing: Report, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from andrea_export.report import UlpHistogram
+
+    short = replace(failing.layers[0], ulp_histogram=UlpHistogram(edges=(0,), counts=(7,)))
+    file = tmp_path / "bins.html"
+    file.write_text(render(replace(failing, layers=(short, *failing.layers[1:])), "html"), encoding="utf-8")
+    page = opened.show(file)
+    labels = page.locator("#ulp-chart svg text").all_text_contents()
+    assert {"0", "1", "2", "4", "8", "16", "32", "64"} <= set(labels)
+
+
 def test_a_failure_leads_to_its_layer_by_mouse_and_by_keyboard(
     opened: Opened, failing_page: Path, failing: Report
 ) -> None:

@@ -247,7 +247,8 @@
             { gt: -2, lte: -1, label: narrow ? "10 %" : "to 10 %", color: css("--heat-1") },
             { gt: -1, lte: Math.log10(0.5), label: narrow ? "50 %" : "to half", color: css("--heat-2") },
             { gt: Math.log10(0.5), lte: 0, label: narrow ? "100 %" : "to all of the budget", color: css("--heat-3") },
-            { gt: 0, label: narrow ? "over" : "over budget", color: css("--heat-4") },
+            { gt: 0, lte: 1, label: narrow ? "10 ×" : "over, to 10 times", color: css("--heat-4") },
+            { gt: 1, label: narrow ? "more" : "beyond 10 times", color: css("--heat-5") },
           ],
         },
         series: [{ type: "heatmap", data: cells, progressive: 0, itemStyle: { borderWidth: height > 8 ? 1 : 0, borderColor: css("--card") }, emphasis: { itemStyle: { borderColor: css("--ink") } } }],
@@ -259,19 +260,20 @@
   };
 
   const drawUlp = (row) => {
-    const counts = row?.ulp;
-    if (!counts) return empty("ulp-chart", "No distance in units in the last place was measured for this layer.");
-    const edges = page.ulpEdges;
-    const labels = edges.map((edge, index) => {
-      const next = edges[index + 1];
-      return next === undefined ? `≥ ${edge}` : next - edge <= 1 ? `${edge}` : `${edge}–${next - 1}`;
+    const bins = row?.ulp;
+    if (!bins) return empty("ulp-chart", "No distance in units in the last place was measured for this layer.");
+    const labels = bins.map(([edge], index) => {
+      const next = bins[index + 1]?.[0];
+      const from = edge.toLocaleString("en");
+      return next === undefined ? `≥ ${from}` : next - edge <= 1 ? from : `${from}–${(next - 1).toLocaleString("en")}`;
     });
+    const compact = (_, index) => new Intl.NumberFormat("en", { notation: "compact" }).format(bins[index][0]);
     draw("ulp-chart", {
       grid: { left: 52, right: 8, top: 14, bottom: 44 },
-      tooltip: tooltip({ trigger: "axis", formatter: ([bar]) => `${escaped(bar.name)} ULP: ${text(counts[bar.dataIndex])} values` }),
-      xAxis: axis({ type: "category", data: labels, split: false, name: "ULP of the layer's type", nameLocation: "middle", nameGap: 28, axisLabel: { hideOverlap: true } }),
+      tooltip: tooltip({ trigger: "axis", formatter: ([bar]) => `${escaped(bar.name)} ULP: ${text(bins[bar.dataIndex][1])} values` }),
+      xAxis: axis({ type: "category", data: labels, split: false, name: "at least so many ULP of the layer's type", nameLocation: "middle", nameGap: 28, axisLabel: { hideOverlap: true, formatter: compact } }),
       yAxis: logarithmic({ min: 0.5, format: (value) => (value < 1 ? "" : text(value)) }),
-      series: [{ type: "bar", barCategoryGap: "12%", itemStyle: { color: css("--accumulated"), borderRadius: [3, 3, 0, 0] }, data: counts.map((count) => (count > 0 ? count : null)) }],
+      series: [{ type: "bar", barCategoryGap: "12%", itemStyle: { color: css("--accumulated"), borderRadius: [3, 3, 0, 0] }, data: bins.map(([, count]) => (count > 0 ? count : null)) }],
     });
   };
 
