@@ -144,3 +144,16 @@ def test_figures_that_are_not_finite_reach_every_format(failing: Report) -> None
             start = text.index('id="page">') + len('id="page">')
             page = json.loads(text[start : text.index("</script>", start)])
             assert page["rows"][0]["metrics"]["max_abs"] == "inf"
+
+
+def test_the_charts_library_is_the_published_file_with_its_licence() -> None:
+    import hashlib
+    from importlib import resources
+
+    assets = resources.files("andrea_export.render") / "assets"
+    stated = (assets / "README.md").read_text(encoding="utf-8")
+    library = (assets / "echarts.min.js").read_bytes()
+    assert f"sha256 `{hashlib.sha256(library).hexdigest()}`" in stated
+    assert b"Licensed to the Apache Software Foundation" in library[:400]
+    assert "Apache License" in (assets / "echarts-LICENSE.txt").read_text(encoding="utf-8")
+    assert "Apache ECharts" in (assets / "echarts-NOTICE.txt").read_text(encoding="utf-8")
