@@ -224,16 +224,19 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """fail if anything failed; pass only if at least one candidate was measured in full.
+        """fail if anything failed; pass only if a candidate passed whose logits were compared and passed.
 
-        A candidate that was not measured fails it too, unless the policy says that it passes.
+        Rows of the plugin's maths alone say nothing of the model. A candidate that was not measured fails the report
+        too, unless the policy says that it passes.
         """
         verdicts = [candidate.verdict for candidate in self.candidates]
         if "not-measured" in verdicts and self.policy.get("not_measured") == "fail":
             return "fail"
         measured = [row.verdict for row in self.layers] + [row.verdict for row in self.checks]
         measured += [row.verdict for row in self.language_model] + [row.verdict for row in self.ratchet]
-        passed = "pass" in verdicts and "fail" not in [*verdicts, *measured]
+        proven = {row.candidate for row in self.layers if row.name == "logits" and row.verdict == "pass"}
+        passed = any(entry.verdict == "pass" and entry.name in proven for entry in self.candidates)
+        passed = passed and "fail" not in [*verdicts, *measured]
         return "pass" if passed else "fail"
 
     @property

@@ -9,18 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from andrea_export.bundle import MODEL, Bundle, EngineEntry, open_bundle
+from andrea_export.bundle import MODEL, PLUGIN, Bundle, EngineEntry, open_bundle
 from andrea_export.checkpoint import LoadedModel, load_model
-from andrea_export.diff.cases import Inputs, seeded_cases
-from andrea_export.diff.compare import compare
+from andrea_export.diff.cases import Inputs, cases_within, seeded_cases
+from andrea_export.diff.compare import Compared, compare, not_measured
 from andrea_export.diff.engine import Judge, judged, report_of
-from andrea_export.diff.policy import Policy
+from andrea_export.diff.policy import Policy, policy_as_mapping
 from andrea_export.diff.sources import EngineSource, OnnxSource, Source, Sources, TorchSource
-from andrea_export.errors import AndreaError, BundleError
+from andrea_export.errors import BackendUnavailable, BundleError, ExportError
+from andrea_export.judge import formula
 from andrea_export.plugin_maths import PluginMaths
 from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Progress
-from andrea_export.report import Check, Report
+from andrea_export.recipe import Profile
+from andrea_export.report import Candidate, Check, Report
+from andrea_export.specs import layer_names
 from andrea_export.weights import check_weights, hashes_from_model, hashes_from_onnx, model_from_onnx
 from andrea_model.config import AndreaConfig
 
@@ -46,12 +49,16 @@ def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Pa
         verdict="fail" if mismatches else "pass",
         detail="; ".join(mismatches) or f"all {len(bundle.manifest.files)} files match the manifest's sha256",
     )
-    loaded, source = reference_model(bundle, checkpoint)
     progress.start(STEP)
+    try:
+        loaded, source = reference_model(bundle, checkpoint)
+    except ExportError as error:  # the weights were to be taken from the bundle's own file, and it is damaged
+        return _unreadable(bundle, integrity, error)
     report = validate_files(
         bundle.path,
         loaded,
         engines=bundle.manifest.engines,
+        profile=bundle.manifest.recipe.profile,
         weights_sha256=bundle.manifest.weights_sha256,
         weights_from=source,
         cache_dir=cache_dir,
@@ -67,6 +74,7 @@ def validate_files(
     loaded: LoadedModel,
     *,
     engines: Sequence[EngineEntry],
+    profile: Profile,
     weights_sha256: Mapping[str, str] | None = None,
     weights_from: str,
     cache_dir: Path,
@@ -87,8 +95,9 @@ def validate_files(
         # The graph an engine of a precision is built from, on the CPU: proves the mixed-precision rule itself.
         mixed = [name for name in dict.fromkeys(entry.facts.precision for entry in engines) if name != "fp32"]
         candidates += [sources.mixed(model, config, origin, PRECISIONS[name]) for name in mixed]
-        candidates += [EngineSource(folder / entry.file, entry, config, origin) for entry in engines]
         compared = compare(reference, candidates, inputs, observers=[plugin_maths], progress=progress)
+        runnable = [EngineSource(folder / entry.file, entry, config, origin, profile=profile) for entry in engines]
+        compared += _compare_engines(reference, runnable, profile, progress)
     maths = tuple(plugin_maths.results())
     report = report_of(reference, compared, inputs)
     report = replace(
@@ -102,34 +111,85 @@ def validate_files(
         candidates=(*report.candidates, *(candidate for candidate, _ in maths)),
         layers=(*report.layers, *(row for _, rows in maths for row in rows)),
         checks=(
-            _check_weights(model, weights_sha256 or hashes_from_model(loaded.model)),
-            *(_check_plugin(entry, config) for entry in engines),
+            _check_weights(
+                model, hashes_from_model(loaded.model) if weights_sha256 is None else weights_sha256, config
+            ),
+            *(_check_plugin(folder, entry, config) for entry in engines),
         ),
     )
     return judged(report, Judge(policy=POLICY, origin={"name": "validate", "sha256": ""}))
 
 
-def _check_weights(model: Path, expected: Mapping[str, str]) -> Check:
+def _compare_engines(
+    reference: Source, engines: Sequence[EngineSource], profile: Profile, progress: Progress
+) -> list[Compared]:
+    """Every engine on cases that its profile takes, or why it was not measured."""
+    reasons: dict[str, str] = {}
+    for engine in engines:
+        try:
+            engine.check_runnable()
+        except BackendUnavailable as error:
+            reasons[engine.identity.name] = str(error)
+    compared: dict[str, Compared] = {}
+    measurable = [engine for engine in engines if engine.identity.name not in reasons]
+    if measurable:
+        try:
+            cases = cases_within(profile, reference.identity.config)
+        except BackendUnavailable as error:
+            reasons.update({engine.identity.name: str(error) for engine in measurable})
+        else:
+            found = compare(reference, measurable, Inputs(cases=cases, source="seed 0"), progress=progress)
+            compared = {entry.candidate.name: entry for entry in found}
+    return [
+        compared.get(engine.identity.name) or not_measured(engine, reasons[engine.identity.name]) for engine in engines
+    ]
+
+
+def _unreadable(bundle: Bundle, integrity: Check, error: ExportError) -> Report:
+    """The report on a bundle whose model cannot be read, so that nothing of it could be compared."""
+    weights = Check(name="weights", verdict="fail", detail=str(error))
+    return Report(
+        reference={"name": "torch fp64", "weights": str(bundle.origin), "weights_from": "none that could be read"},
+        inputs={},
+        candidates=(Candidate(name="onnxruntime-cpu", verdict="fail", reason=str(error)),),
+        checks=(integrity, weights),
+        layers=(),
+        layer_order=tuple(layer_names(bundle.config)),
+        policy=policy_as_mapping(POLICY, {"name": "validate", "sha256": ""}),
+        formula=formula(POLICY.k),
+    )
+
+
+def _check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> Check:
     try:
-        return check_weights(model, expected)
-    except (OSError, ValueError, TypeError, AndreaError) as error:  # a damaged ONNX file ends in one of these
-        return Check(name="weights", verdict="fail", detail=f"{model.name} cannot be read: {error}")
+        return check_weights(model, expected, config)
+    except ExportError as error:
+        return Check(name="weights", verdict="fail", detail=str(error))
 
 
-def _check_plugin(entry: EngineEntry, config: AndreaConfig) -> Check:
-    """Whether the engine's GELUs are what it claims: all plugin, or (native twin) none."""
+def _check_plugin(folder: Path, entry: EngineEntry, config: AndreaConfig) -> Check:
+    """Whether an engine's GELUs are what it claims, all plugin or (native twin) none, and its plan has the library."""
     facts = entry.facts
     wanted = 0 if entry.native_twin else config.n_layer
-    holds = facts.num_plugin_layers == wanted and facts.num_gelu_nodes in (wanted, config.n_layer)
-    embedded = entry.native_twin or facts.plugin_embedded
+    counts = facts.num_plugin_layers == wanted and facts.num_gelu_nodes == config.n_layer
+    embedded = _embedded(folder / entry.file, folder / PLUGIN)
     return Check(
         name=f"plugin in {entry.file}",
-        verdict="pass" if holds and embedded else "fail",
+        verdict="pass" if counts and embedded is not entry.native_twin else "fail",
         detail=(
             f"{facts.num_plugin_layers} plugin layers of {facts.num_gelu_nodes} GELU nodes and {config.n_layer} "
-            f"blocks, library {'embedded' if facts.plugin_embedded else 'not embedded'}"
+            f"blocks, library {'embedded' if embedded else 'not embedded'}"
         ),
     )
+
+
+def _embedded(plan: Path, library: Path) -> bool:
+    """Whether the library's bytes stand in the plan on disk; not if either is missing or empty."""
+    from andrea_export.backends.tensorrt_build import file_contains
+
+    if not all(file.is_file() and file.stat().st_size for file in (plan, library)):
+        return False
+    return file_contains(plan, library.read_bytes())
 
 
 def reference_model(bundle: Bundle, checkpoint: Path | None) -> tuple[LoadedModel, str]:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.errors import UsageError
+from andrea_export.errors import BackendUnavailable, UsageError
+from andrea_export.recipe import Profile
 from andrea_model.config import AndreaConfig
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -72,9 +73,28 @@ class Inputs:
 
 def seeded_cases(config: AndreaConfig, *, seed: int = 0) -> tuple[Case, ...]:
     """Three rows of 48 random tokens (padded by 0, 6 and 24), and four steps of decode after them."""
-    ids = np.random.default_rng(seed).integers(0, config.vocab_size, (NUM_ROWS, NUM_PREFILL))
-    after = np.random.default_rng(seed + 1).integers(0, config.vocab_size, (NUM_ROWS, NUM_DECODE))
-    padding = np.array([0, NUM_PREFILL // 8, NUM_PREFILL // 2])
+    return cases_within(Profile(), config, seed=seed)
+
+
+def cases_within(profile: Profile, config: AndreaConfig, *, seed: int = 0) -> tuple[Case, ...]:
+    """The seeded cases in sizes that an engine of this profile takes; only the prefill where no decode after it fits.
+
+    Raises: BackendUnavailable where the profile has no empty cache, without which nothing can begin.
+    """
+    if profile.past.min > 0:
+        raise BackendUnavailable(
+            f"the engine's profile begins at {profile.past.min} cached tokens, and a comparison begins at none",
+            hint="build it with past.min = 0",
+        )
+    rows = min(max(NUM_ROWS, profile.batch.min), profile.batch.max)
+    prefill = min(max(NUM_PREFILL, profile.sequence.min), profile.sequence.max, config.n_ctx)
+    decode = min(max(NUM_DECODE, profile.sequence.min), profile.sequence.max)
+    if profile.past.max >= NUM_DECODE and profile.sequence.min <= profile.past.max:
+        prefill = min(prefill, profile.past.max)  # so that the steps after it fit
+    fits = prefill <= profile.past.max and prefill + decode <= config.n_ctx
+    ids = np.random.default_rng(seed).integers(0, config.vocab_size, (rows, prefill))
+    after = np.random.default_rng(seed + 1).integers(0, config.vocab_size, (rows, decode)) if fits else None
+    padding = np.resize([0, prefill // 8, prefill // 2], rows)
     return _padded_cases(ids, after, padding)
 
 

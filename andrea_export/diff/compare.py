@@ -18,11 +18,12 @@ from andrea_export.diff.cases import Arrays, Case, Inputs
 from andrea_export.diff.runs import ByCase, LayerRun
 from andrea_export.diff.session_run import run_case
 from andrea_export.diff.sources import Source, cache_dtype_of
-from andrea_export.dtypes import dtype_from_numpy
+from andrea_export.dtypes import DTYPES
 from andrea_export.errors import AndreaError, BackendUnavailable, MismatchError, RunError, TraceError
 from andrea_export.metrics import LayerErrors
+from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Progress
-from andrea_export.report import Candidate, LayerRow, LocalError
+from andrea_export.report import Candidate, LayerRow, LocalError, Verdict
 from andrea_export.specs import Segment, graph_outputs, present_names, segments
 from andrea_model.config import AndreaConfig
 
@@ -89,6 +90,11 @@ def compare(
             progress.detail(STEP, f"{entry.source.identity.name} as it ships")
             entry.run_as_shipped(stream.outputs)
         return [entry.result() for entry in followed]
+
+
+def not_measured(source: Source, reason: str) -> Compared:
+    """A candidate that was not run, and why."""
+    return Compared(source=source, candidate=_candidate(source, "not-measured", reason, source.facts))
 
 
 def budget_basis(reference: Source, candidates: Iterable[Source], cases: Sequence[Case]) -> BudgetBasis:
@@ -162,6 +168,7 @@ class _Followed:
         self._reference_shows_layers = reference.shows_layers
         self.run: LayerRun | None = None
         self._cases = cases
+        self._output_names = frozenset(spec.name for spec in graph_outputs(source.identity.config))
         self._rows: list[LayerRow] = []
         self._refusal = ""
         self._refusals: list[str] = []
@@ -218,18 +225,18 @@ class _Followed:
         precision = self.source.identity.precision
         accumulated_basis, local_basis = basis.accumulated(precision, segment), basis.local(precision, segment)
         for layer in segment.layers:
-            if not self.source.shows_layers and not any(layer in layers for layers in found.values()):
+            if not self.source.shows_layers and layer not in self._output_names:
                 continue  # fused away: not a layer of this candidate
             if not self._reference_shows_layers and not any(layer in layers for layers in reference.values()):
                 continue
             row = self._row(layer, reference, found, accumulated_basis)
-            self._rows.append(_with_local(row, layer, expected, local, local_basis, note))
+            self._rows.append(_with_local(row, layer, self._dtype_of(layer), expected, local, local_basis, note))
         for case, layers in found.items():
             outputs = {name: value for name, value in layers.items() if name == "logits" or name.startswith("present.")}
             self._outputs.setdefault(case, {}).update(outputs)
 
     def run_as_shipped(self, reference: ByCase) -> None:
-        """Runs the whole graph without taps, and notes how far off it is and how far the taps moved it."""
+        """Runs the whole graph without taps: its outputs' rows are of this run, and how far the taps moved is noted."""
         if self._refusal or self._unavailable or self.source.recorded() is not None or not self.source.shows_layers:
             return
         identity = self.source.identity
@@ -239,12 +246,12 @@ class _Followed:
             assert session is not None
             with session:
                 for case in self._cases:
-                    if "logits" in self._outputs.get(case.name, {}) and (
-                        case.past_of is None or case.past_of in shipped
-                    ):
+                    try:
                         shipped[case.name] = run_case(
                             session, identity.config, case, shipped, cache_dtype_of(identity.precision)
                         )
+                    except RunError as error:
+                        self._refusals.append(f"{case.name}, as shipped: {error}")
         except BackendUnavailable as error:
             self._unavailable = str(error)
             self._rows.clear()
@@ -255,10 +262,14 @@ class _Followed:
         self._facts["taps_moved_logits_by"] = _largest_difference(shipped, self._outputs, "logits")
         self._facts["taps_moved_outputs_by"] = _largest_difference(shipped, self._outputs, "")
         self._facts["logits_max_abs_as_shipped"] = _largest_difference(shipped, reference, "logits")
+        for index, row in enumerate(self._rows):
+            if row.name in self._output_names and not row.problem:
+                self._rows[index] = replace(
+                    self._row(row.name, reference, shipped, {row.name: row.basis}), local=row.local
+                )
 
     def result(self) -> Compared:
         """The candidate with its rows."""
-        identity = self.source.identity
         refusals = [*self._refusals, *([self._refusal] if self._refusal else [])]
         if self.run is not None:
             refusals += self.run.refusals
@@ -267,15 +278,8 @@ class _Followed:
             facts["refused"] = "; ".join(refusals)
         if not self.source.shows_layers and self._rows:
             facts["fused_away"] = "every layer but the graph's outputs"
-        verdict = "not-measured" if self._unavailable else "fail" if refusals else "pass"
-        candidate = Candidate(
-            name=identity.name,
-            verdict=verdict,  # type: ignore[arg-type]
-            reason=self._unavailable or "; ".join(refusals),
-            precision=identity.precision,
-            facts=facts,
-            provenance={"kind": identity.kind, "weights": identity.weights, **identity.provenance},
-        )
+        verdict: Verdict = "not-measured" if self._unavailable else "fail" if refusals else "pass"
+        candidate = _candidate(self.source, verdict, self._unavailable or "; ".join(refusals), facts)
         return Compared(source=self.source, candidate=candidate, rows=self._rows)
 
     def _fed_back(self, segment: Segment, found: ByCase, truth: LayerRun) -> ByCase:
@@ -290,6 +294,13 @@ class _Followed:
         }
         return expected
 
+    def _dtype_of(self, layer: str) -> str:
+        """The type the candidate's precision has for a layer: a budget is that of this type, not of what came back."""
+        if layer == "mask":
+            return "bool"
+        precision = self.source.identity.precision
+        return "fp64" if precision == "fp64" else PRECISIONS[precision].module_dtype(layer)  # type: ignore[index]
+
     def _row(self, layer: str, reference: ByCase, found: ByCase, basis: LayerBasis) -> LayerRow:
         errors = LayerErrors()
         problem = ""
@@ -301,9 +312,10 @@ class _Followed:
             elif layers[layer].shape != reference[case][layer].shape:
                 shape, expected = list(layers[layer].shape), list(reference[case][layer].shape)
                 problem = f"has shape {shape}, expected {expected}"
+            elif layers[layer].dtype != DTYPES[self._dtype_of(layer)].numpy:
+                problem = f"has type {layers[layer].dtype}, expected {self._dtype_of(layer)}"
             else:
-                value = layers[layer]
-                dtype = dtype_from_numpy(value.dtype).name
+                value, dtype = layers[layer], self._dtype_of(layer)
                 errors.add(case, reference[case][layer], value, dtype=dtype, spread=number == 0)
                 continue
             break
@@ -327,16 +339,18 @@ class _Followed:
         )
 
 
-def _with_local(row: LayerRow, layer: str, expected: ByCase, found: ByCase, basis: LayerBasis, note: str) -> LayerRow:
+def _with_local(
+    row: LayerRow, layer: str, dtype: str, expected: ByCase, found: ByCase, basis: LayerBasis, note: str
+) -> LayerRow:
     """The row with its local error beside it, or the reason why it has none."""
     errors = LayerErrors()
     for case, layers in found.items():
         if layer not in layers or layer not in expected.get(case, {}):
             continue
         value, truth = layers[layer], expected[case][layer]
-        if value.shape != truth.shape:
+        if value.shape != truth.shape or value.dtype != DTYPES[dtype].numpy:
             return row  # the accumulated error's problem says so already
-        errors.add(case, truth, value, dtype=dtype_from_numpy(value.dtype).name, spread=False)
+        errors.add(case, truth, value, dtype=dtype, spread=False)
     if not errors.dtype:
         reason = "the layer is missing" if row.problem else "the candidate cannot be fed, layer by layer"
         return replace(row, local=LocalError(verdict="not-measured", reason=reason))
@@ -348,6 +362,18 @@ def _with_local(row: LayerRow, layer: str, expected: ByCase, found: ByCase, basi
         reason=note,
     )
     return replace(row, local=local)
+
+
+def _candidate(source: Source, verdict: Verdict, reason: str, facts: Mapping[str, object]) -> Candidate:
+    identity = source.identity
+    return Candidate(
+        name=identity.name,
+        verdict=verdict,
+        reason=reason,
+        precision=identity.precision,
+        facts=facts,
+        provenance={"kind": identity.kind, "weights": identity.weights, **identity.provenance},
+    )
 
 
 def _truth_run(reference: Source, run: LayerRun, basis: BudgetBasis) -> LayerRun | None:
@@ -370,20 +396,24 @@ def _check_reference(reference: Source, segment: Segment, layers: ByCase) -> Non
                 )
 
 
-def _largest_difference(ours: ByCase, theirs: ByCase, name: str) -> float:
-    """The largest |difference| of the outputs of this name ("" for all); infinite where one is NaN or Inf or absent."""
+def _largest_difference(ours: ByCase, theirs: ByCase, name: str) -> float | None:
+    """The largest |difference| of the outputs of this name ("" for all) over all cases; infinite for NaN or Inf.
+
+    None where a case or an output is on one side only: then there is nothing to say.
+    """
+    if set(ours) != set(theirs) or not ours:
+        return None
     largest = 0.0
     for case, outputs in ours.items():
-        for output, value in outputs.items():
-            if name and output != name:
-                continue
-            other = theirs.get(case, {}).get(output)
-            if other is None or other.shape != value.shape:
-                return math.inf
+        wanted = {output for output in {*outputs, *theirs[case]} if name in ("", output)}
+        if not all(output in outputs and output in theirs[case] for output in wanted) or not wanted:
+            return None
+        for output in wanted:
+            if outputs[output].shape != theirs[case][output].shape:
+                return None
             with np.errstate(invalid="ignore"):
-                difference = np.abs(value.astype(np.float64) - other.astype(np.float64))
-            finite = bool(np.isfinite(difference).all())
-            largest = max(
-                largest, float(difference.max()) if finite and difference.size else 0.0 if finite else math.inf
-            )
+                difference = np.abs(outputs[output].astype(np.float64) - theirs[case][output].astype(np.float64))
+            if not np.isfinite(difference).all():
+                return math.inf
+            largest = max(largest, float(difference.max(initial=0.0)))
     return largest

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from andrea_export.backends.onnxruntime import onnxruntime_version
-from andrea_export.diff.cases import Inputs, cases_from_tokens, seeded_cases, tokens_from_file
+from andrea_export.diff.cases import Inputs, cases_from_tokens, cases_within, tokens_from_file
 from andrea_export.diff.compare import Compared, compare
 from andrea_export.diff.judging import judged_candidate, judged_language, judged_row
 from andrea_export.diff.policy import Policy, policy_as_mapping
@@ -21,6 +21,7 @@ from andrea_export.errors import MismatchError, PolicyError, UsageError
 from andrea_export.judge import formula
 from andrea_export.metrics import figures_of
 from andrea_export.progress import Progress
+from andrea_export.recipe import Profile
 from andrea_export.report import PLUGIN_MATHS, Candidate, LayerRow, Report
 from andrea_export.specs import layer_names
 from andrea_model.config import AndreaConfig
@@ -141,7 +142,8 @@ def inputs_for(
         inputs = first.inputs
         return inputs if language_model else replace(inputs, text=())
     rows = tokens_from_file(file, config) if file is not None else None
-    cases = cases_from_tokens(rows) if rows is not None else seeded_cases(config)
+    profile = next((source.profile for source in sources if source.profile is not None), Profile())
+    cases = cases_from_tokens(rows) if rows is not None else cases_within(profile, config)
     source = f"{file.name}" if file is not None else "seed 0"
     if not language_model:
         return Inputs(cases=cases, source=source)

@@ -67,7 +67,6 @@ def judged_candidate(
         reasons.append(f"{len(failed)} of {len(rows)} layers out of budget")
     if failed_cases := [row.case for row in language if row.verdict == "fail"]:
         reasons.append(f"language model out of budget: {', '.join(failed_cases)}")
-    reasons += _as_shipped(candidate, rows)
     if not rows:
         reasons.append("no layer was compared")
     reasons += _not_measured(rows, language, policy)
@@ -78,16 +77,6 @@ def judged_candidate(
         reason="; ".join(reasons),
         first_failure=at_fault,
     )
-
-
-def _as_shipped(candidate: Candidate, rows: Sequence[LayerRow]) -> list[str]:
-    """Whether the graph without taps keeps the logits' budget too."""
-    obtained = candidate.facts.get("logits_max_abs_as_shipped")
-    logits = next((row for row in rows if row.name == "logits"), None)
-    limit = logits.budget.get("max_abs") if logits is not None else None
-    if obtained is None or limit is None or float(obtained) <= limit:
-        return []
-    return [f"as shipped, without taps, logits are off by {float(obtained):.3e}, expected at most {limit:.3e}"]
 
 
 def _not_measured(rows: Sequence[LayerRow], language: Sequence[LanguageModelRow], policy: Policy) -> list[str]:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from andrea_export.backends.base import zero_cache
 from andrea_export.backends.onnxruntime import OnnxSession
+from andrea_export.canonical import load_graph
 from andrea_export.diff.cases import Arrays, Case
 from andrea_export.diff.runs import ByCase
 from andrea_export.dtypes import DTYPES, dtype_from_onnx
@@ -47,7 +47,7 @@ class OnnxRun:
         self._name = name or f"onnxruntime-{provider}"
         self._names = frozenset(layer_names(config))
         self._cache_dtype = DTYPES[precision.cache_dtype].numpy
-        graph = onnx.load(model, load_external_data=False)
+        graph = load_graph(model)
         self._extractor = LayerExtractor(graph, {name: _onnx_type(name, precision) for name in self._names})
         self._parts = {segment.name: self._part(segment) for segment in segments(config)}
         self._kept: dict[str, Arrays] = {name: {} for name in self._cases}

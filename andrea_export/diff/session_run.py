@@ -16,7 +16,7 @@ from andrea_export.diff.cases import Arrays, Case
 from andrea_export.diff.runs import ByCase
 from andrea_export.diff.trace_file import TraceFile
 from andrea_export.errors import RunError
-from andrea_export.specs import Segment
+from andrea_export.specs import Segment, present_names
 from andrea_model.config import AndreaConfig
 
 
@@ -85,6 +85,9 @@ def run_case(
         cache = zero_cache(config, batch=len(case.input_ids), past=0, dtype=cache_dtype)
     elif case.past_of in before:
         outputs = before[case.past_of]
+        missing = [name for index in range(config.n_layer) for name in present_names(index) if name not in outputs]
+        if missing:
+            raise RunError(f"{session.name} gave no {missing[0]} for {case.name} to go on with")
         cache = {
             f"past_key_values.{name.removeprefix('present.')}": value
             for name, value in outputs.items()

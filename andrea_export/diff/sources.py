@@ -9,7 +9,7 @@ DIR#ARTIFACT    ``onnx``, ``onnx-fp16`` (the graph its fp16 engines are built fr
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,8 +25,9 @@ from andrea_export.diff.cases import Case
 from andrea_export.diff.runs import LayerRun
 from andrea_export.diff.trace_file import TraceFile, is_trace
 from andrea_export.dtypes import DTYPES, dtype_from_onnx
-from andrea_export.errors import BackendUnavailable, MismatchError, UsageError
+from andrea_export.errors import BackendUnavailable, ExportError, MismatchError, UsageError, first_line
 from andrea_export.precision import PRECISIONS, Precision
+from andrea_export.recipe import Profile
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Source(Protocol):
     """False where only the graph's outputs can be had: the rest is fused away."""
     facts: Mapping[str, object]
     """What else is known of it, for the report."""
+    profile: Profile | None
+    """The shapes it can run, where it cannot run all."""
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
         """A run over the cases. Raises: BackendUnavailable, RunError, TraceError."""
@@ -85,6 +88,7 @@ class TorchSource:
     def __init__(self, model: Andrea, origin: WeightsOrigin, *, precision: str, provenance: Mapping[str, str]) -> None:
         self._model = model
         self.facts: Mapping[str, object] = {}
+        self.profile: Profile | None = None
         self.identity = Identity(
             name=f"torch-{precision}",
             kind="checkpoint",
@@ -130,12 +134,15 @@ class OnnxSource:
         name: str,
         provenance: Mapping[str, str],
         provider: str = "cpu",
+        derive: Callable[[], Path] | None = None,
     ) -> None:
-        self.path = path
+        self._path = path
+        self._derive = derive
         self._config = config
         self._precision = precision
         self._provider = provider
         self.facts: Mapping[str, object] = {}
+        self.profile: Profile | None = None
         self.identity = Identity(
             name=name,
             kind="onnx",
@@ -152,7 +159,7 @@ class OnnxSource:
 
         self._check_available()
         return OnnxRun(
-            self.path,
+            self._file(),
             self._config,
             cases,
             precision=self._precision,
@@ -163,16 +170,22 @@ class OnnxSource:
     def session(self) -> Session:
         """See ``Source``."""
         self._check_available()
-        return OnnxSession(self.path, self._provider, name=self.identity.name)
+        return OnnxSession(self._file(), self._provider, name=self.identity.name)
 
     def weights(self) -> Andrea | None:
         """The fp32 file's own weights; None for a file whose precision has rounded them."""
         from andrea_export.weights import model_from_onnx
 
-        return model_from_onnx(self.path, self._config) if self._precision.name == "fp32" else None
+        return model_from_onnx(self._file(), self._config) if self._precision.name == "fp32" else None
 
     def recorded(self) -> None:
         """It is no trace."""
+
+    def _file(self) -> Path:
+        """The file; one that is to be derived is derived when it is first wanted. Raises: ExportError."""
+        if self._derive is not None:
+            self._path, self._derive = self._derive(), None
+        return self._path
 
     def _check_available(self) -> None:
         availability = provider_availability(self._provider)
@@ -187,8 +200,11 @@ class EngineSource:
 
     shows_layers = False
 
-    def __init__(self, path: Path, entry: EngineEntry, config: AndreaConfig, origin: WeightsOrigin) -> None:
+    def __init__(
+        self, path: Path, entry: EngineEntry, config: AndreaConfig, origin: WeightsOrigin, *, profile: Profile
+    ) -> None:
         facts = entry.facts
+        self.profile: Profile | None = profile
         self._path = path
         self._entry = entry
         self._config = config
@@ -216,13 +232,22 @@ class EngineSource:
         with self.session() as session:
             return SessionRun(session, self._config, cases, cache_dtype=cache_dtype)
 
-    def session(self) -> Session:
-        """See ``Source``."""
+    def check_runnable(self) -> None:
+        """Raises BackendUnavailable where the engine cannot be run, or not be judged, on this machine."""
+        if self._entry.facts.tf32 and self._entry.facts.precision == "fp32":
+            raise BackendUnavailable(
+                "the engine rounds its fp32 inputs to TF32, and torch on the CPU has no such run to derive budgets of",
+                hint="build it with tf32 = false in the recipe",
+            )
         backend = engine_backend(self._entry.facts.target)
         runnable = backend.can_run()
         if not runnable.available:
             raise BackendUnavailable(runnable.reason, hint=runnable.hint)
-        return backend.open(self._path)
+
+    def session(self) -> Session:
+        """See ``Source``."""
+        self.check_runnable()
+        return engine_backend(self._entry.facts.target).open(self._path)
 
     def weights(self) -> None:
         """An engine's weights are its own."""
@@ -238,6 +263,7 @@ class TraceSource:
         header = trace.header
         self._trace = trace
         self.facts: Mapping[str, object] = {}
+        self.profile: Profile | None = None
         self.shows_layers = len(header.layers) > 2 * header.config.n_layer + 1  # more than logits, keys and values
         self.identity = Identity(
             name=header.name,
@@ -308,31 +334,37 @@ class Sources:
 
     def mixed(self, model: Path, config: AndreaConfig, origin: WeightsOrigin, precision: Precision) -> OnnxSource:
         """The graph that engines of a precision are built from, derived from a canonical file, on the CPU."""
-        from andrea_export.backends.tensorrt_model import derive_engine_model
+        return OnnxSource(
+            model,
+            config,
+            origin,
+            precision=precision,
+            name=f"onnxruntime-cpu-{precision.name}",
+            provenance={"derived": "the graph its engines are built from", "onnxruntime": onnxruntime_version()},
+            derive=lambda: self._derived(model, precision),
+        )
 
-        if precision.name == "bf16":  # not worth deriving: it is refused before it is opened
-            path = model
-        else:
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="andrea-")
-            folder = Path(self._folder.name) / precision.name
-            folder.mkdir(exist_ok=True)
-            path = derive_engine_model(
+    def _derived(self, model: Path, precision: Precision) -> Path:
+        from andrea_export.backends.tensorrt_model import derive_engine_model
+        from andrea_export.canonical import load_graph
+
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="andrea-")
+        folder = Path(self._folder.name) / precision.name
+        folder.mkdir()
+        load_graph(model)  # says what is wrong with a file that holds none
+        try:
+            derived = derive_engine_model(
                 model,
                 precision=precision,
                 plugin=False,
                 parser_knows_attention=True,
                 folder=folder,
                 self_contained=True,
-            ).path
-        return OnnxSource(
-            path,
-            config,
-            origin,
-            precision=precision,
-            name=f"onnxruntime-cpu-{precision.name}",
-            provenance={"kind": "the graph its engines are built from", "onnxruntime": onnxruntime_version()},
-        )
+            )
+        except (OSError, ValueError, TypeError) as error:  # weights that are missing or short end in one of these
+            raise ExportError(f"no {precision.name} graph can be derived: {first_line(error)}") from None
+        return derived.path
 
     def _from_bundle(self, bundle: Bundle, artifact: str) -> Source:
         engines = {Path(entry.file).stem: entry for entry in bundle.manifest.engines}
@@ -340,7 +372,9 @@ class Sources:
             return onnx_source(bundle.model)
         if artifact in engines:
             entry = engines[artifact]
-            return EngineSource(bundle.path / entry.file, entry, bundle.config, bundle.origin)
+            return EngineSource(
+                bundle.path / entry.file, entry, bundle.config, bundle.origin, profile=bundle.manifest.recipe.profile
+            )
         mixed = [f"onnx-{name}" for name in PRECISIONS if name != "fp32"]
         if artifact in mixed:
             precision = next(row for name, row in PRECISIONS.items() if f"onnx-{name}" == artifact)
@@ -358,16 +392,13 @@ def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
 
     Raises: UsageError for a file that is no ONNX file of this project.
     """
-    import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
-    from andrea_export.canonical import read_canonical_info
+    from andrea_export.canonical import load_graph, read_canonical_info
 
     try:
-        info = read_canonical_info(path)
-        graph = onnx.load(path, load_external_data=False).graph
-    except (DecodeError, ValueError) as error:
+        graph = load_graph(path).graph
+    except ExportError as error:
         raise UsageError(f"{path} is none of what can be compared: {error}", hint=_HINT) from None
+    info = read_canonical_info(path)
     if info is None:
         raise MismatchError(
             f"{path} does not say what model it is: it has no andrea.config in its metadata",

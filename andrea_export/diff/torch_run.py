@@ -13,7 +13,7 @@ from andrea_export.backends.torch_reference import array_from_torch, cache_dtype
 from andrea_export.diff.cases import Arrays, Case
 from andrea_export.diff.runs import ByCase
 from andrea_export.dtypes import DTYPES
-from andrea_export.errors import RunError
+from andrea_export.errors import RunError, first_line
 from andrea_export.precision import PRECISIONS
 from andrea_export.specs import Segment, present_names
 from andrea_model.model import Andrea, Block
@@ -37,7 +37,7 @@ class TorchRun:
             with torch.inference_mode():
                 return self._accumulated(segment)
         except (IndexError, RuntimeError, ValueError) as error:
-            raise RunError(f"torch cannot run these inputs: {str(error).splitlines()[0]}") from error
+            raise RunError(f"torch cannot run these inputs: {first_line(error)}") from error
 
     def local(self, segment: Segment, given: Mapping[str, Arrays]) -> ByCase:
         """See ``LayerRun``."""

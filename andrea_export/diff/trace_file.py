@@ -22,7 +22,7 @@ from andrea_export import __version__
 from andrea_export.diff.cases import Arrays, Case, Inputs
 from andrea_export.diff.language_model import Predictions
 from andrea_export.dtypes import DTYPES
-from andrea_export.errors import TraceError
+from andrea_export.errors import TraceError, first_line
 from andrea_model.config import AndreaConfig
 
 MAGIC = "andrea-export/trace"
@@ -231,7 +231,7 @@ def _header(path: Path, text: str | None) -> Header:
     try:
         header: Header = TypeAdapter(Header).validate_python(content)
     except (ValidationError, ValueError) as error:
-        raise TraceError(f"trace {path}: its header is damaged: {str(error).splitlines()[0]}") from None
+        raise TraceError(f"trace {path}: its header is damaged: {first_line(error)}") from None
     return header
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the diff engine's tests: a model small enough to compare in a second, as checkpoint, ONNX file and report."""
+"""Fixtures of the diff engine's tests: a model that is compared in a second, as checkpoint, ONNX file and report."""
 
 from __future__ import annotations
 

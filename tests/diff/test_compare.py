@@ -63,7 +63,7 @@ def test_a_run_by_segments_gives_the_layers_of_a_whole_run(small: LoadedModel, i
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])
 def test_fed_its_own_layers_torch_gives_them_again(small: LoadedModel, inputs: Inputs, precision: str) -> None:
-    """So the local error of a layer is what the layer adds, in every precision: the wiring of ``local`` is the model's."""
+    """So the local error is what the layer adds, in every precision: the wiring of ``local`` is the model's."""
     run = TorchRun(small.model, inputs.cases, precision=precision)
     stream = Stream(small.config, inputs.cases, [run])
     for segment in segments(small.config):
@@ -138,8 +138,11 @@ def test_a_graph_that_is_wrong_only_without_taps_fails(
 
     monkeypatch.setattr("andrea_export.diff.sources.OnnxSession", WrongAsShipped)
     report = diff(reference, [candidate], Inputs(cases=inputs.cases), Judge(), progress=Silent())
-    assert report.verdict == "fail" and "as shipped, without taps, logits are off by 5.0" in report.candidates[0].reason
-    assert all(entry.verdict == "pass" for entry in report.layers)
+    assert report.verdict == "fail" and report.first_failure == "logits"
+    assert [entry.name for entry in report.layers if entry.verdict == "fail"] == ["logits"]
+    logits = row(report, "logits")
+    assert logits.local is not None and logits.local.verdict == "pass"
+    assert report.candidates[0].facts["taps_moved_logits_by"] == pytest.approx(0.5)
 
 
 def test_a_case_that_the_graph_refuses_fails_and_the_others_still_count(
