@@ -26,7 +26,6 @@ from andrea_export.render.wording import (
 )
 from andrea_export.report import (
     Candidate,
-    Failure,
     LayerRow,
     LocalError,
     Report,
@@ -77,11 +76,15 @@ def _as_script_json(value: Any) -> str:
 
 def _page(report: Report) -> dict[str, Any]:
     """What the script draws from; a figure that is not finite is a string, as in the report's own JSON."""
+    errors = [error for row in report.layers for error in (row, row.local) if error is not None]
+    names = tuple(dict.fromkeys(name for error in errors for name in (*error.metrics, *error.budget)))
+    rows = [row for candidate in report.candidates for row in rows_of(report, candidate.name)]
     return {
         "firstFailure": report.first_failure,
         "candidates": [{"name": c.name, "verdict": c.verdict, "precision": c.precision} for c in report.candidates],
         "metrics": {name: asdict(metric) for name, metric in report.metrics.items()},
-        "rows": [_row_view(row) for candidate in report.candidates for row in rows_of(report, candidate.name)],
+        "metricNames": names,
+        "rows": [_row_view(row, names) for row in rows],
         "languageModel": [
             {
                 "candidate": row.candidate,
@@ -95,13 +98,13 @@ def _page(report: Report) -> dict[str, Any]:
     }
 
 
-def _row_view(row: LayerRow) -> dict[str, Any]:
+def _row_view(row: LayerRow, names: Sequence[str]) -> dict[str, Any]:
     view: dict[str, Any] = {
         "name": row.name,
         "candidate": row.candidate,
         "verdict": row.verdict,
         "dtype": row.dtype,
-        **_error_view(row.metrics, row.budget, row.failures),
+        **_error_view(row, names),
     }
     if is_at_fault(row):
         view["atFault"] = True
@@ -122,14 +125,14 @@ def _row_view(row: LayerRow) -> dict[str, Any]:
             "worstChannels": [[channel, _number(error)] for channel, error in row.spread.worst_channels],
         }
     if row.local is not None:
-        view["local"] = _local_view(row.local)
+        view["local"] = _local_view(row.local, names)
     return view
 
 
-def _local_view(local: LocalError) -> dict[str, Any]:
+def _local_view(local: LocalError, names: Sequence[str]) -> dict[str, Any]:
     view: dict[str, Any] = {
         "verdict": local.verdict,
-        **_error_view(local.metrics, local.budget, local.failures),
+        **_error_view(local, names),
     }
     if local.worst is not None:
         view["worst"] = _element_view(local.worst)
@@ -138,12 +141,14 @@ def _local_view(local: LocalError) -> dict[str, Any]:
     return view
 
 
-def _error_view(
-    metrics: Mapping[str, float], budget: Mapping[str, float], failures: Sequence[Failure]
-) -> dict[str, Any]:
-    view: dict[str, Any] = {"metrics": _finite(metrics), "budget": _finite(budget)}
-    if failures:
-        view["failed"] = [failure.metric for failure in failures]
+def _error_view(error: LayerRow | LocalError, names: Sequence[str]) -> dict[str, Any]:
+    """Figures in the order of ``names``, null where there is none: the names would be half of a large page."""
+    view: dict[str, Any] = {
+        "metrics": [_number(error.metrics[name]) if name in error.metrics else None for name in names],
+        "budget": [_number(error.budget[name]) if name in error.budget else None for name in names],
+    }
+    if error.failures:
+        view["failed"] = [failure.metric for failure in error.failures]
     return view
 
 

@@ -2,6 +2,12 @@
 // Draws the report from the page's data and keeps one selection: a candidate, a metric and a layer.
 (() => {
   const page = JSON.parse(document.getElementById("page").textContent);
+  const named = (values) =>
+    Object.fromEntries(page.metricNames.map((name, index) => [name, values[index]]).filter(([, value]) => value !== null));
+  for (const error of page.rows.flatMap((row) => (row.local ? [row, row.local] : [row]))) {
+    error.metrics = named(error.metrics);
+    error.budget = named(error.budget);
+  }
   const byId = (id) => document.getElementById(id);
   const charts = {};
   const state = { candidate: "", metric: "", layer: "" };
@@ -25,6 +31,7 @@
     const figure = number(value);
     return Number.isFinite(figure) && figure > 0 ? figure : null; // a logarithmic axis has no zero
   };
+  const isPaper = () => document.documentElement.classList.contains("paper");
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const escaped = (value) => echarts.format.encodeHTML(String(value));
   const short = (layer) => layer.replace(/^blocks\.(\d+)\./, "$1 · ").replace(/^present\.(\d+)\./, "$1 · present ");
@@ -66,6 +73,10 @@
   // --- charts -------------------------------------------------------------------------------------------------
 
   const chart = (id, renderer) => {
+    if (charts[id] && charts[id].getZr().painter.getType() !== renderer) {
+      charts[id].dispose();
+      delete charts[id];
+    }
     if (!charts[id]) charts[id] = echarts.init(byId(id), null, { renderer });
     return charts[id];
   };
@@ -215,7 +226,7 @@
         return [x, y, share > 0 ? Math.max(floor, Math.log10(share)) : floor, error, share];
       }),
     );
-    const height = Math.max(5, Math.min(16, 900 / rows.length));
+    const height = Math.max(isPaper() ? 2 : 5, Math.min(16, (isPaper() ? 700 : 900) / rows.length));
     byId("positions-chart").style.height = `${Math.round(rows.length * height + 110)}px`;
     const narrow = byId("positions-chart").clientWidth < 560;
     const drawn = draw(
@@ -253,7 +264,8 @@
         },
         series: [{ type: "heatmap", data: cells, progressive: 0, itemStyle: { borderWidth: height > 8 ? 1 : 0, borderColor: css("--card") }, emphasis: { itemStyle: { borderColor: css("--ink") } } }],
       },
-      "canvas", // tens of thousands of cells would be as many SVG elements
+      // On a screen, tens of thousands of cells would be as many SVG elements; paper needs what is sharp at any size.
+      isPaper() ? "svg" : "canvas",
     );
     drawn.resize();
     chosenByClick(drawn, names, 1);
@@ -500,11 +512,16 @@
     resizing = requestAnimationFrame(resize);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  // On paper the colours are the light ones and the width is the paper's.
-  matchMedia("print").addEventListener("change", () => {
-    redraw();
+  // On paper the colours are the light ones and the width is the paper's. Charts are drawn before the page is laid out
+  // for it, so the class says both.
+  const onPaper = (paper) => () => {
+    document.documentElement.classList.toggle("paper", paper);
     resize();
-  });
+    redraw();
+    for (const drawn of Object.values(charts)) drawn.getZr().flush(); // paper does not wait for the next frame
+  };
+  addEventListener("beforeprint", onPaper(true));
+  addEventListener("afterprint", onPaper(false));
 
   const measured = page.candidates.filter((candidate) => rowsOf(candidate.name).length);
   const first = page.rows.find((row) => row.name === page.firstFailure && row.atFault) ?? page.rows.find((row) => row.name === page.firstFailure && row.verdict === "fail");
