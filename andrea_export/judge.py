@@ -16,16 +16,16 @@ from andrea_export.metrics import METRICS, ErrorSums
 from andrea_export.report import Failure, Number, Relation, Verdict
 
 # torch's error is one draw of a precision's rounding errors; another summation order, another exp is another draw.
-# Measured with scripts/measure_budget_ratio.py (AMD Zen 3, onnxruntime 1.32 on the CPU): in fp32, over 747 layers (tiny,
-# 12m and 120m, three seeds each), onnxruntime's accumulated error was 0.46 to 1.27 of torch's in relative L2 and 0.48 to
-# 1.85 in max abs; over 204 layers (tiny and 12m, two seeds each) its local error was 0.42 to 1.38 and 0.48 to 1.78, and
-# in fp16, with the graph its engines are built from, no ratio was above 1.30. 4 leaves a factor of two above the largest
-# draw seen for other processors' kernels. It has not been measured on a GPU: engines in fp16 and bf16 are judged by the
-# same 4 on the strength of the same reasoning, and so is the plugin's maths on the host.
+# scripts/measure_budget_ratio.py on an AMD Zen 3, onnxruntime 1.32 on the CPU: in fp32, over 747 layers (tiny,
+# 12m and 120m, three seeds each), onnxruntime's accumulated error was 0.46 to 1.27 of torch's in relative L2 and 0.48
+# to 1.85 in max abs; over 204 layers (tiny and 12m, two seeds each) its local error was 0.42 to 1.38 and 0.48 to 1.78,
+# and in fp16, with the graph its engines are built from, no ratio was above 1.30. 4 leaves a factor of two above the
+# largest draw seen, for other processors' kernels. It has not been measured on a GPU: engines are judged by the same 4
+# on the strength of the same reasoning, and so is the plugin's maths on the host.
 K = 4.0
 K_REASON = (
-    "onnxruntime's errors on the CPU were 0.40 to 1.85 of torch's own (fp32 and fp16, accumulated and local); 4 leaves a "
-    "factor of two above the largest"
+    "onnxruntime's errors on the CPU were 0.40 to 1.85 of torch's own (fp32 and fp16, accumulated and local); 4 leaves "
+    "a factor of two above the largest"
 )
 
 # Never allowed, whatever a policy says: NaN on both sides compares equal nowhere, and infinities have no difference.
