@@ -196,6 +196,11 @@ def test_it_prints_in_light_colours_on_several_pages(opened: Opened, failing_pag
     page = opened.show(failing_page)
     paper = page.pdf(format="A4", print_background=True)
     assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page ") >= 2
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#positions-chart svg rect, #positions-chart svg path").count() > 1000  # drawn, and sharp
+    assert page.locator("#growth-chart").bounding_box()["width"] == 680  # type: ignore[index]
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("#positions-chart canvas").count() >= 1
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()") == "#17202c"
