@@ -1,17 +1,18 @@
 """How many planted faults are caught, in which layer, and how often a sound graph is failed: the proof of the proof.
 
-    python scripts/bench_detection.py --output docs/detection [--only faults|sound] [--quick] [--full]
-    python scripts/bench_detection.py --output docs/detection --join faults.json sound.json
+    python scripts/bench_detection.py --output docs/detection [--only faults|subtle|large|sound] [--quick]
+    python scripts/bench_detection.py --output docs/detection --join faults.json subtle.json large.json sound.json
 
 Writes OUTPUT.json and OUTPUT.md; ``--join`` makes both from earlier runs. Faults are those of ``planted``; comparators
 those of ``detection``. A fault matters if it moves a logit by more than the logits' budget. Goals: every fault that
 matters is caught; the layer named is the planted one in at least 99 % of those caught; no sound run fails. Exits with 1
 where a goal is missed.
 
-Subjects: the trained fixture (every fault in the first and the last block), the same with outlier channels and the
-untrained andrea-tiny (a quarter of the faults of one block), and with ``--full`` a sample on andrea-120m with outlier
-channels. Polygraphy is asked about every eighth graph: its comparison takes several times ours. ``--quick`` takes a few
-faults and runs, for a look.
+Models: the trained fixture (every fault in the first and the last block), the same with outlier channels and the
+untrained andrea-tiny (a quarter of the faults of one block), andrea-120m with outlier channels (a sample: ``large``),
+and the trained one again with faults near what rounding does (``subtle``). Polygraphy's comparison takes several times
+ours, so it is asked about every subtle fault and every eighth of the other graphs, 120M left out. ``--quick`` takes a
+few faults and runs, for a look.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ import numpy as np
 import torch
 from detection import COMPARATORS, OURS, Outcome, Subject, clean_run, faults_found, subject_of
 from model_traits import with_outlier_channels
-from planted import FAULTS, Planting, plantings
+from planted import FAULTS, SUBTLE, Planting, plantings
 
 from andrea_export.bundle import machine_facts
 from andrea_export.checkpoint import LoadedModel, load_model
@@ -42,23 +43,35 @@ from andrea_model.config import AndreaConfig
 FIXTURE = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "austen.safetensors"
 GOAL_NAMED = 0.99
 POLYGRAPHY_EVERY = 8
-LARGE = 768  # d_model from which a model's weights are gigabytes in all, and only a sample is taken
 LEVELS, THREADS = ("none", "basic", "extended", "all"), (1, 2, 4)
 SHAPES = ((1, 2), (1, 17), (2, 33), (4, 64), (8, 24), (1, 300), (3, 128), (1, 1023))
 """Rows and tokens of the sound runs that are not the default cases."""
 NUM_DEFAULT_SEEDS = 18
 PASS, FAIL = "pass", "fail"  # an answer is one of these, or the first layer at fault
+PARTS = ("faults", "subtle", "large", "sound")
 Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One model with the faults that one part of the benchmark plants in it."""
+
+    part: str
+    name: str
+    loaded: LoadedModel
+    chosen: Sequence[Planting]
+    polygraphy_every: int = POLYGRAPHY_EVERY
+    group: int = 48
+    """How many graphs are compared at once, over one run of the reference."""
 
 
 def main() -> None:
     """Measures, writes both files, prints the table; exits with 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--only", choices=("faults", "sound"))
+    parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--join", type=Path, nargs="+", default=[])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--full", action="store_true", help="add the sample on andrea-120m")
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
     result = _joined(options.join) if options.join else _measured(options)
@@ -73,12 +86,13 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     faults: list[Entry] = []
     sound: list[Entry] = []
     result: dict[str, Any] = {}
-    for name, loaded, chosen in _subjects(quick=options.quick, full=options.full):
-        with subject_of(loaded) as subject:
-            if options.only != "sound":
-                faults += _faults(name, subject, chosen)
-            if options.only != "faults" and subject.loaded.config.d_model < LARGE:
-                sound += _sound(name, subject, quick=options.quick)
+    for series in _series(quick=options.quick):
+        if options.only in (None, "sound") and series.part == "faults":
+            with subject_of(series.loaded) as subject:
+                sound += _sound(series.name, subject, quick=options.quick)
+        if options.only in (None, series.part):
+            with subject_of(series.loaded) as subject:
+                faults += _faults(series, subject)
         conditions = {
             "num_cores": os.cpu_count(),
             "seconds": round(time.perf_counter() - begin),
@@ -127,22 +141,32 @@ def _as_json(result: dict[str, Any]) -> str:
     return head[: head.rindex("\n}")] + ",\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _subjects(*, quick: bool, full: bool) -> Iterator[tuple[str, LoadedModel, list[Planting]]]:
+def _series(*, quick: bool) -> Iterator[Series]:
     austen = load_model(preset=None, checkpoint=FIXTURE, seed=0)
-    every = list(plantings(austen.config, (0, austen.config.n_layer - 1)))
-    yield "trained", austen, every[::40] if quick else every
-    one_block = list(plantings(austen.config, [2]))
+    ends = (0, austen.config.n_layer - 1)
     outliers = replace(austen, model=with_outlier_channels(austen.model))
-    yield "trained, outliers", outliers, one_block[::20] if quick else one_block[::4]
     tiny = load_model(preset="andrea-tiny", checkpoint=None, seed=1)
     _fill_vectors(tiny)
-    tiny_faults = list(plantings(tiny.config, [0]))
-    yield "andrea-tiny", tiny, tiny_faults[1::20] if quick else tiny_faults[1::4]
-    if full:
-        large = load_model(preset="andrea-120m", checkpoint=None, seed=1)
-        _fill_vectors(large)
-        large = replace(large, model=with_outlier_channels(large.model))
-        yield "andrea-120m, outliers", large, list(plantings(large.config, [5]))[::9]
+    rare = 10 if quick else 1
+    yield Series(part="faults", name="trained", loaded=austen, chosen=list(plantings(austen.config, ends))[::rare])
+    yield Series(
+        part="faults",
+        name="trained, outliers",
+        loaded=outliers,
+        chosen=list(plantings(outliers.config, [2]))[:: 4 * rare],
+    )
+    yield Series(
+        part="faults", name="andrea-tiny", loaded=tiny, chosen=list(plantings(tiny.config, [0]))[1 :: 4 * rare]
+    )
+    subtle = list(plantings(austen.config, ends, SUBTLE))[::rare]
+    yield Series(part="subtle", name="trained, subtle", loaded=austen, chosen=subtle, polygraphy_every=1)
+    if quick:
+        return
+    large = load_model(preset="andrea-120m", checkpoint=None, seed=1)
+    _fill_vectors(large)
+    large = replace(large, model=with_outlier_channels(large.model))
+    sample = list(plantings(large.config, [5]))[::11]
+    yield Series(part="large", name="andrea-120m, outliers", loaded=large, chosen=sample, polygraphy_every=0, group=4)
 
 
 def _fill_vectors(loaded: LoadedModel) -> None:
@@ -153,23 +177,23 @@ def _fill_vectors(loaded: LoadedModel) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
 
 
-def _faults(name: str, subject: Subject, chosen: Sequence[Planting]) -> Iterator[Entry]:
+def _faults(series: Series, subject: Subject) -> Iterator[Entry]:
     cases = seeded_cases(subject.loaded.config)
-    size = 4 if subject.loaded.config.d_model >= LARGE else 48
+    chosen, size = series.chosen, series.group
     for start in range(0, len(chosen), size):
         group = chosen[start : start + size]
-        for outcome in faults_found(subject, group, cases, ask_polygraphy_every=POLYGRAPHY_EVERY):
+        for outcome in faults_found(subject, group, cases, ask_polygraphy_every=series.polygraphy_every):
             planting = outcome.planting
             assert planting is not None
             yield {
-                "subject": name,
+                "subject": series.name,
                 "fault": planting.fault,
                 "layer": planting.layer,
                 "size": planting.size,
                 **_logits(outcome),
                 "answers": _answers(outcome),
             }
-        print(f"{name}: {min(start + size, len(chosen))} of {len(chosen)} faults", file=sys.stderr, flush=True)
+        print(f"{series.name}: {min(start + size, len(chosen))} of {len(chosen)} faults", file=sys.stderr, flush=True)
 
 
 def _sound(name: str, subject: Subject, *, quick: bool) -> Iterator[Entry]:
@@ -251,7 +275,8 @@ def _markdown(result: dict[str, Any]) -> str:
         "",
         "Made by `scripts/bench_detection.py`; every graph is in the JSON file beside this one. A fault *matters* if",
         "it moves some logit by more than the logits' budget. *Named* counts the caught faults whose first layer at",
-        "fault is the planted one. Polygraphy was asked about every eighth graph, and given the same fp64 reference.",
+        "fault is the planted one. Polygraphy was asked about every subtle fault and every eighth of the other graphs,",
+        "and given the same fp64 reference.",
         "",
         "| comparator | faults that matter | caught | named the planted layer | smaller faults caught | sound runs "
         "| false alarms |",

@@ -108,7 +108,7 @@ def faults_found(
 ) -> Iterator[Outcome]:
     """Every planting through every comparator; one comparison of ours for all, so that the reference runs once.
 
-    Polygraphy is asked about one in ``ask_polygraphy_every``.
+    Polygraphy is asked about one in ``ask_polygraphy_every``, with 0 about none.
     """
     paths = []
     for index, planting in enumerate(plantings):
@@ -121,7 +121,7 @@ def faults_found(
     report = diff(subject.reference(), sources, Inputs(cases=tuple(cases)), Judge(), progress=Silent())
     truth = _truth(subject, cases)
     for index, (planting, path) in enumerate(zip(plantings, paths, strict=True)):
-        asked = index % ask_polygraphy_every == 0
+        asked = ask_polygraphy_every > 0 and index % ask_polygraphy_every == 0
         yield _outcome(subject, report, str(index), planting, path, cases, truth, polygraphy=asked)
         path.unlink()
         path.with_name(f"{path.name}.data").unlink(missing_ok=True)

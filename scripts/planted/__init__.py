@@ -56,9 +56,12 @@ class Planting:
         self.plant(model, self.layer, self.size)
 
 
-def plantings(config: AndreaConfig, blocks: Sequence[int]) -> Iterator[Planting]:
-    """Every fault at every layer of the given blocks, by every size; a fault of a whole model once for each size."""
-    for fault in FAULTS:
+def plantings(config: AndreaConfig, blocks: Sequence[int], faults: Sequence[Fault] | None = None) -> Iterator[Planting]:
+    """Every fault (of ``FAULTS``, or those given) at every layer of the given blocks, by every size.
+
+    A fault of a whole model is planted once for each size.
+    """
+    for fault in FAULTS if faults is None else faults:
         prefixes = [f"blocks.{block}." for block in blocks] if fault.in_block else [""]
         for prefix in prefixes:
             for layer in fault.layers:
@@ -145,3 +148,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="logits of one token zeroed", plant=values.channel_zeroed, layers=("logits",), in_block=False),
     Fault(name="head not tied", plant=graph.head_not_tied, layers=("logits",), in_block=False),
 )  # fmt: skip
+
+SUBTLE: tuple[Fault, ...] = (
+    Fault(name="weight scaled", plant=weights.scaled, layers=LINEAR, sizes=(1.00001,)),
+    Fault(name="weight element + x", plant=weights.element_added, layers=LINEAR, sizes=(1e-4,)),
+    Fault(name="bias shifted", plant=weights.bias_shifted, layers=LINEAR, sizes=(1e-5,)),
+    Fault(name="epsilon changed", plant=graph.epsilon_changed, layers=NORMS, sizes=(1.1e-5,)),
+    Fault(name="attention scale changed", plant=graph.attention_scaled, layers=("attn.context",), sizes=(1.0001,)),
+    Fault(name="one channel shifted", plant=values.channel_shifted, layers=("ln_1", "mlp_residual"), sizes=(1e-5,)),
+    Fault(name="logits scaled", plant=values.scaled, layers=("logits",), sizes=(1.00001,), in_block=False),
+)
+"""The same kinds so small that they are near, or below, what rounding does."""
