@@ -46,6 +46,7 @@ def report_as_html(report: Report) -> str:
     def asset(name: str) -> str:
         return (assets / name).read_text(encoding="utf-8")
 
+    found = findings(report)
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -56,8 +57,9 @@ def report_as_html(report: Report) -> str:
         headline=headline(report),
         reference=reference_as_text(report),
         candidates=[_candidate_view(report, candidate) for candidate in report.candidates],
-        findings=[_finding_view(finding) for finding in findings(report)[:MAX_FINDINGS]],
-        num_findings=len(findings(report)),
+        findings=[_finding_view(finding) for finding in found if not finding.inherited],
+        inherited=[_finding_view(finding) for finding in found if finding.inherited],
+        max_findings=MAX_FINDINGS,
         worst=_worst_elements(report),
         version=__version__,
         style=asset("report.css"),

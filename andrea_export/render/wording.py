@@ -25,6 +25,8 @@ class Finding:
     """``local``, ``accumulated``, ``language model``, ``ratchet``, ``check`` or ``candidate``."""
     failure: Failure | None = None
     problem: str = ""
+    inherited: bool = False
+    """Whether another layer is at fault and this one merely suffers from it."""
 
     @property
     def expected(self) -> str:
@@ -131,14 +133,18 @@ def _layer_findings(report: Report) -> Iterator[Finding]:
     order = {name: index for index, name in enumerate(report.layer_order)}
     failed = [row for row in report.layers if row.verdict == "fail"]
     failed.sort(key=lambda row: (not is_at_fault(row), order.get(row.name, len(order))))
+    candidates_at_fault = {row.candidate for row in failed if is_at_fault(row)}
     for row in failed:
+        inherited = not is_at_fault(row) and row.candidate in candidates_at_fault
         if row.problem:
             yield Finding(candidate=row.candidate, where=row.name, error="accumulated", problem=row.problem)
         if row.local is not None:
             for failure in row.local.failures:
                 yield Finding(candidate=row.candidate, where=row.name, error="local", failure=failure)
         for failure in row.failures:
-            yield Finding(candidate=row.candidate, where=row.name, error="accumulated", failure=failure)
+            yield Finding(
+                candidate=row.candidate, where=row.name, error="accumulated", failure=failure, inherited=inherited
+            )
 
 
 def _other_findings(report: Report) -> Iterator[Finding]:

@@ -149,8 +149,8 @@ def test_a_failure_leads_to_its_layer_by_mouse_and_by_keyboard(
     opened: Opened, failing_page: Path, failing: Report
 ) -> None:
     page = opened.show(failing_page)
-    button = page.locator('#findings button[data-layer="logits"]').first
-    button.click()
+    page.locator("details summary").first.click()
+    page.locator('#inherited button[data-layer="logits"]').first.click()
     assert_shows(page, row_named(failing, "logits"))
     page.locator('#layers-table button[data-layer="blocks.0.ln_2"]').focus()
     page.keyboard.press("Enter")

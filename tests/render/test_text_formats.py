@@ -47,8 +47,10 @@ def test_the_headline_of_a_failed_check_and_of_nothing_measured(passing: Report)
 def test_what_is_at_fault_comes_before_what_inherits_it(failing: Report) -> None:
     found = findings(failing)
     assert [found[0].where, found[0].error] == ["blocks.1.mlp.gelu", "local"]
-    inherited = [finding.where for finding in found if finding.error == "accumulated"]
-    assert inherited == sorted(inherited, key=failing.layer_order.index)
+    accumulated = [finding.where for finding in found if finding.error == "accumulated"]
+    assert accumulated == sorted(accumulated, key=failing.layer_order.index)
+    inherited = {finding.where for finding in found if finding.inherited}
+    assert inherited == set(accumulated) - {"blocks.1.mlp.gelu"}
     assert {finding.where for finding in found if finding.error == "local"} == {"blocks.1.mlp.gelu"}
 
 

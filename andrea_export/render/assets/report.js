@@ -19,13 +19,16 @@
     if (typeof value !== "string") return value;
     return value === "inf" ? Infinity : value === "-inf" ? -Infinity : NaN;
   };
+  // As Python writes it, so that a figure looks the same in every format.
+  const scientific = (value, digits) =>
+    value.toExponential(digits).replace(/e([+-])(\d)$/, (_, sign, exponent) => `e${sign}0${exponent}`);
   const text = (value) => {
     if (value === undefined || value === null) return "";
     const figure = number(value);
     if (!Number.isFinite(figure)) return String(value);
     if (Number.isInteger(figure) && Math.abs(figure) < 1e15) return figure.toLocaleString("en");
     const size = Math.abs(figure);
-    return size < 1e-2 || size >= 1e4 ? figure.toExponential(2) : String(Number(figure.toPrecision(4)));
+    return size < 1e-2 || size >= 1e4 ? scientific(figure, 2) : String(Number(figure.toPrecision(4)));
   };
   const drawable = (value) => {
     const figure = number(value);
