@@ -11,9 +11,8 @@ where a goal is missed.
 Models: the trained fixture (every fault in the first and the last block), the same with outlier channels and the
 untrained andrea-tiny (a quarter of the faults of one block), andrea-120m with outlier channels (a sample: ``large``),
 and the trained one again with faults near what rounding does (``subtle``). Polygraphy's comparison takes several times
-ours, so it is asked about every subtle fault, every sound run of the two smaller sets and every eighth other graph, 120M left
-out. ``--quick`` takes a
-few faults and runs, for a look.
+ours, so it is asked about every subtle fault, every sound run of the two smaller sets, and every eighth of the other
+graphs, 120M left out. ``--quick`` takes a few faults and runs, for a look.
 """
 
 from __future__ import annotations
