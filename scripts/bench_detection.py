@@ -63,6 +63,13 @@ class Series:
     polygraphy_every: int = POLYGRAPHY_EVERY
     group: int = 48
     """How many graphs are compared at once, over one run of the reference."""
+    sound_every: int = 0
+    """One in so many of the sound runs is made; 0 is none. 25 takes every second input, each under another setting."""
+
+    @property
+    def sound_part(self) -> str:
+        """The part its sound runs belong to."""
+        return "large" if self.part == "large" else "sound"
 
 
 def main() -> None:
@@ -87,11 +94,10 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     sound: list[Entry] = []
     result: dict[str, Any] = {}
     for series in _series(quick=options.quick):
-        if options.only in (None, "sound") and series.part == "faults":
-            with subject_of(series.loaded) as subject:
-                sound += _sound(series.name, subject, quick=options.quick)
-        if options.only in (None, series.part):
-            with subject_of(series.loaded) as subject:
+        with subject_of(series.loaded) as subject:
+            if series.sound_every and options.only in (None, series.sound_part):
+                sound += _sound(series, subject, quick=options.quick)
+            if options.only in (None, series.part):
                 faults += _faults(series, subject)
         conditions = {
             "num_cores": os.cpu_count(),
@@ -148,16 +154,17 @@ def _series(*, quick: bool) -> Iterator[Series]:
     tiny = load_model(preset="andrea-tiny", checkpoint=None, seed=1)
     _fill_vectors(tiny)
     rare = 10 if quick else 1
-    yield Series(part="faults", name="trained", loaded=austen, chosen=list(plantings(austen.config, ends))[::rare])
+    every = list(plantings(austen.config, ends))
+    yield Series(part="faults", name="trained", loaded=austen, chosen=every[::rare], sound_every=1)
     yield Series(
         part="faults",
         name="trained, outliers",
         loaded=outliers,
         chosen=list(plantings(outliers.config, [2]))[:: 4 * rare],
+        sound_every=25,
     )
-    yield Series(
-        part="faults", name="andrea-tiny", loaded=tiny, chosen=list(plantings(tiny.config, [0]))[1 :: 4 * rare]
-    )
+    quarter = list(plantings(tiny.config, [0]))[1 :: 4 * rare]
+    yield Series(part="faults", name="andrea-tiny", loaded=tiny, chosen=quarter, sound_every=25)
     subtle = list(plantings(austen.config, ends, SUBTLE))[::rare]
     yield Series(part="subtle", name="trained, subtle", loaded=austen, chosen=subtle, polygraphy_every=1)
     if quick:
@@ -166,7 +173,15 @@ def _series(*, quick: bool) -> Iterator[Series]:
     _fill_vectors(large)
     large = replace(large, model=with_outlier_channels(large.model))
     sample = list(plantings(large.config, [5]))[::11]
-    yield Series(part="large", name="andrea-120m, outliers", loaded=large, chosen=sample, polygraphy_every=0, group=4)
+    yield Series(
+        part="large",
+        name="andrea-120m, outliers",
+        loaded=large,
+        chosen=sample,
+        polygraphy_every=0,
+        group=4,
+        sound_every=156,  # two
+    )
 
 
 def _fill_vectors(loaded: LoadedModel) -> None:
@@ -196,18 +211,16 @@ def _faults(series: Series, subject: Subject) -> Iterator[Entry]:
         print(f"{series.name}: {min(start + size, len(chosen))} of {len(chosen)} faults", file=sys.stderr, flush=True)
 
 
-def _sound(name: str, subject: Subject, *, quick: bool) -> Iterator[Entry]:
+def _sound(series: Series, subject: Subject, *, quick: bool) -> Iterator[Entry]:
     settings = list(itertools.product(LEVELS, THREADS))
     combinations = [(label, cases, *setting) for label, cases in _inputs(subject.loaded.config) for setting in settings]
-    if name != "trained":
-        combinations = combinations[::25]  # every second input, each under another setting
-    if quick:
-        combinations = combinations[::40]
+    combinations = combinations[:: series.sound_every * (40 if quick else 1)]
     for index, (label, cases, level, num_threads) in enumerate(combinations):
-        asked = name != "trained" or index % POLYGRAPHY_EVERY == 0
+        asked = series.sound_every > 1 or index % POLYGRAPHY_EVERY == 0
+        asked = asked and series.polygraphy_every > 0
         outcome = clean_run(subject, cases, num_threads=num_threads, level=level, polygraphy=asked)
         yield {
-            "subject": name,
+            "subject": series.name,
             "inputs": label,
             "num_threads": num_threads,
             "optimisation": level,
@@ -215,7 +228,7 @@ def _sound(name: str, subject: Subject, *, quick: bool) -> Iterator[Entry]:
             "answers": _answers(outcome),
         }
         if index % 50 == 49:
-            print(f"{name}: {index + 1} of {len(combinations)} sound runs", file=sys.stderr, flush=True)
+            print(f"{series.name}: {index + 1} of {len(combinations)} sound runs", file=sys.stderr, flush=True)
 
 
 def _logits(outcome: Outcome) -> Entry:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from bench_detection import PASS, _as_json, _joined, _result, _summary
+from bench_detection import PASS, _as_json, _goals_met, _joined, _markdown, _result, _summary
 from detection import OURS, POLYGRAPHY_BUDGETS, Subject, clean_run, faults_found, subject_of
 from model_traits import with_outlier_channels
 from planted import FAULTS, Planting, edit, plantings
@@ -137,3 +138,14 @@ def test_the_tables_count_what_is_in_the_graphs(tmp_path: Path) -> None:
     assert joined["comparators"][OURS] == _summary(OURS, faults, sound)
     assert joined["conditions"] == {"seconds": 2, "cpu_seconds": 4}
     assert np.isfinite(joined["num_fault_kinds"])
+
+
+def test_the_committed_table_is_that_of_the_committed_graphs_and_meets_the_goals() -> None:
+    docs = FIXTURES.parents[1] / "docs"
+    result = json.loads((docs / "detection.json").read_text(encoding="utf-8"))
+    again = _result(result["conditions"], result["faults"], result["sound_runs"])
+    assert again == result
+    assert (docs / "detection.md").read_text(encoding="utf-8") == _markdown(again)
+    ours = again["comparators"][OURS]
+    assert _goals_met(ours)
+    assert again["num_fault_kinds"] >= 30 and ours["num_faults"] >= 300 and ours["num_sound_runs"] >= 300
