@@ -16,8 +16,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from andrea_export.backends.base import EngineFacts
 from andrea_export.checkpoint import WeightsOrigin, sha256_of
 from andrea_export.errors import BundleError, first_line
-from andrea_export.judge import Verdict
 from andrea_export.recipe import Recipe, recipe_as_mapping
+from andrea_export.report import Verdict
 from andrea_model.config import AndreaConfig
 
 SCHEMA = "andrea-export/manifest/1"

@@ -87,6 +87,19 @@ class CanonicalInfo:
     origin: WeightsOrigin
 
 
+def load_graph(path: Path) -> onnx.ModelProto:
+    """The graph of an ONNX file, its weights left where they are. Raises ExportError for a file that holds none."""
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, OSError, ValueError) as error:
+        raise ExportError(f"{path.name} is no ONNX file: {first_line(error)}", hint="build it again") from None
+    if not model.graph.node:
+        raise ExportError(f"{path.name} holds no graph", hint="build it again")
+    return model
+
+
 def read_canonical_info(path: Path) -> CanonicalInfo | None:
     """The configuration and origin in an ONNX file's metadata; None where it is not one of ours."""
     model = onnx.load(path, format="protobuf", load_external_data=False)  # whatever the file is called

@@ -10,6 +10,10 @@
     ├── BuildError              exit 1   an engine build failed, or failed its proof
     ├── RunError                exit 2   a session was given inputs it cannot run
     ├── ValidationError         exit 1   a comparison could not be passed
+    ├── ReportError             exit 2   a report file that is none, damaged, or of another schema
+    ├── PolicyError             exit 2   a policy with a wrong key, or that names no layer
+    ├── TraceError              exit 2   a recorded trace that is none, damaged, or of another model
+    ├── MismatchError           exit 2   two things that cannot be compared: other architecture, vocabulary or layers
     └── BackendUnavailable      exit 3   a package, driver or device that is not on this machine
 
 An error says what is wrong, where, and what was expected against what was found; the way out is its ``hint``.
@@ -74,6 +78,22 @@ class ValidationError(AndreaError):
     """A comparison that did not hold."""
 
     exit_code = 1
+
+
+class ReportError(AndreaError):
+    """A report file that is none, damaged, or of a schema this version does not know."""
+
+
+class PolicyError(AndreaError):
+    """A policy with a wrong key or value, or whose layers are none of the model's."""
+
+
+class TraceError(AndreaError):
+    """A recorded trace that is none, damaged, of another version, or of another model."""
+
+
+class MismatchError(AndreaError):
+    """Two things that cannot be compared: another architecture, vocabulary or set of layers."""
 
 
 class BackendUnavailable(AndreaError):

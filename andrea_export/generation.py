@@ -17,6 +17,8 @@ from andrea_export.backends.base import Session, zero_cache
 from andrea_export.errors import RunError, UsageError
 from andrea_model.config import AndreaConfig
 
+_FP32 = np.dtype(np.float32)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedToken:
@@ -53,14 +55,21 @@ def check_generation(config: AndreaConfig, prompt: Sequence[int], max_new_tokens
 
 
 def greedy(
-    session: Session, config: AndreaConfig, prompt: Sequence[int], max_new_tokens: int
+    session: Session,
+    config: AndreaConfig,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    *,
+    cache_dtype: np.dtype[Any] = _FP32,
 ) -> Iterator[GeneratedToken]:
     """Yields ``max_new_tokens`` tokens as they come, each the argmax of its logits (of equal ones the lowest id).
+
+    ``cache_dtype`` is the session's type of keys and values.
 
     Raises: UsageError (see ``check_generation``), RunError if a step fails or gives logits that are not finite.
     """
     check_generation(config, prompt, max_new_tokens)
-    cache = zero_cache(config, batch=1, past=0, dtype=np.dtype(np.float32))
+    cache = zero_cache(config, batch=1, past=0, dtype=cache_dtype)
     tokens = list(prompt)
     num_cached = 0
     for _ in range(max_new_tokens):

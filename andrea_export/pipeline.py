@@ -214,6 +214,7 @@ class Pipeline:
                 self.folder,
                 self._model(),
                 engines=engines,
+                profile=self.recipe.profile,
                 weights_sha256=self.weights_sha256,
                 weights_from=f"checkpoint {self.origin.checkpoint}" if self.checkpoint else f"seed {self.origin.seed}",
                 cache_dir=self.cache_dir,

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.comparison import Reference
+from andrea_export.diff.runs import ByCase
 from andrea_export.dtypes import DTYPES
 from andrea_export.errors import BackendUnavailable, PluginError
-from andrea_export.judge import budget_of, verdict_of
-from andrea_export.metrics import ErrorSums
+from andrea_export.judge import basis_of, budget_of, failures_of
+from andrea_export.metrics import ErrorSums, LayerErrors
 from andrea_export.operators import andrea_gelu
 from andrea_export.plugins import build_host_library
-from andrea_export.report import Candidate, LayerRow
+from andrea_export.report import PLUGIN_MATHS, Candidate, LayerRow, Verdict
+from andrea_export.specs import Segment, gelu_layers
+from andrea_model.config import AndreaConfig
 
 
 def gelu_tanh(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -33,57 +35,66 @@ def gelu_tanh(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(x / (1.0 + np.exp(exponent)))
 
 
-def plugin_maths_rows(
-    reference: Reference, layers: Sequence[str], cache_dir: Path
-) -> Iterator[tuple[Candidate, tuple[LayerRow, ...]]]:
-    """One candidate a storage type, ``plugin-maths-fp16`` and so on, with one row a GELU."""
-    storage_types = andrea_gelu().storage_types
-    try:
-        host = build_host_library(cache_dir)
-    except (BackendUnavailable, PluginError) as error:
-        for storage in storage_types:
-            yield (
-                Candidate(
-                    name=f"plugin-maths-{storage}",
-                    verdict="not-measured",
-                    reason=str(error),
-                    precision=storage,
-                ),
-                (),
-            )
-        return
-    for storage in storage_types:
-        name = f"plugin-maths-{storage}"
-        rows = tuple(_row(name, layer, reference, storage, host) for layer in layers)
-        failed = [row.name for row in rows if row.verdict == "fail"]
-        yield (
-            Candidate(
-                name=name,
-                verdict="fail" if failed else "pass",
-                reason=f"{len(failed)} of {len(rows)} GELUs out of budget" if failed else "",
+class PluginMaths:
+    """Looks at the reference's GELU inputs as they pass, and keeps the plugin's error beside torch's own.
+
+    Both errors are against float64 on the same rounded inputs, so this truth is not the comparison's: its rows bring
+    their own budgets.
+    """
+
+    def __init__(self, config: AndreaConfig, cache_dir: Path) -> None:
+        self._layers = frozenset(gelu_layers(config))
+        self._storage_types = andrea_gelu().storage_types
+        self._rows: dict[str, list[LayerRow]] = {storage: [] for storage in self._storage_types}
+        self._unavailable = ""
+        try:
+            self._host: Any = build_host_library(cache_dir)
+        except (BackendUnavailable, PluginError) as error:
+            self._unavailable = str(error)
+
+    def see(self, segment: Segment, reference: ByCase) -> None:
+        """Takes in a segment; only a block has a GELU."""
+        for layer in segment.layers:
+            if layer in self._layers and not self._unavailable:
+                inputs = [layers[layer.removesuffix("gelu") + "fc"] for layers in reference.values()]
+                for storage in self._storage_types:
+                    self._rows[storage].append(self._row(layer, storage, inputs))
+
+    def results(self) -> Iterator[tuple[Candidate, tuple[LayerRow, ...]]]:
+        """One candidate a storage type, ``plugin-maths-fp16`` and so on, with one row a GELU."""
+        for storage, rows in self._rows.items():
+            failed = [row.name for row in rows if row.verdict == "fail"]
+            verdict: Verdict = "not-measured" if self._unavailable else "fail" if failed or not rows else "pass"
+            candidate = Candidate(
+                name=f"{PLUGIN_MATHS}{storage}",
+                verdict=verdict,
+                reason=self._unavailable or (f"{len(failed)} of {len(rows)} GELUs out of budget" if failed else ""),
                 precision=storage,
                 first_failure=failed[0] if failed else None,
-            ),
-            rows,
+            )
+            yield candidate, tuple(rows)
+
+    def _row(self, layer: str, storage: str, inputs: Sequence[npt.NDArray[Any]]) -> LayerRow:
+        plugin_error, torch_error = LayerErrors(), ErrorSums()
+        for index, values in enumerate(inputs):
+            x = values.astype(DTYPES[storage].numpy)
+            expected = gelu_tanh(x.astype(np.float64))
+            plugin_error.add(f"case {index}", expected, self._host.apply(x, storage), dtype=storage, spread=False)
+            torch_error.add(expected, _torch_gelu(x, storage))
+        metrics, budget = plugin_error.as_metrics(), budget_of(torch_error, storage)
+        failures = failures_of(metrics, budget)
+        return LayerRow(
+            name=layer,
+            candidate=f"{PLUGIN_MATHS}{storage}",
+            verdict="fail" if failures else "pass",
+            metrics=metrics,
+            budget=budget,
+            basis=basis_of(torch_error, storage),
+            failures=failures,
+            dtype=storage,
+            worst=plugin_error.worst,
+            ulp_histogram=plugin_error.ulp_histogram(),
         )
-
-
-def _row(name: str, layer: str, reference: Reference, storage: str, host: Any) -> LayerRow:
-    """Both errors against float64 on the same rounded inputs: the plugin's, and torch's own GELU's in this type."""
-    plugin_error, torch_error = ErrorSums(), ErrorSums()
-    for truth in reference.truths:
-        x = truth[layer.removesuffix("gelu") + "fc"].astype(DTYPES[storage].numpy)
-        expected = gelu_tanh(x.astype(np.float64))
-        plugin_error.add(expected, host.apply(x, storage))
-        torch_error.add(expected, _torch_gelu(x, storage))
-    budget = budget_of(torch_error, storage)
-    return LayerRow(
-        name=layer,
-        candidate=name,
-        verdict=verdict_of(plugin_error, budget),
-        metrics=plugin_error.as_metrics(),
-        budget=budget,
-    )
 
 
 def _torch_gelu(x: npt.NDArray[Any], storage: str) -> npt.NDArray[Any]:

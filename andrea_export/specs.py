@@ -81,6 +81,33 @@ def layer_names(config: AndreaConfig) -> Iterator[str]:
     yield from ("ln_f", "logits")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Consecutive layers that a comparison runs and forgets together: the embedding, one block, or the head."""
+
+    name: str
+    layers: tuple[str, ...]
+    block: int | None = None
+
+
+def segments(config: AndreaConfig) -> tuple[Segment, ...]:
+    """``layer_names`` in model order, cut before the first block and after every block."""
+    names = tuple(layer_names(config))
+    first, per_block = names.index("blocks.0.ln_1"), len(BLOCK_LAYERS) + 2
+    return (
+        Segment(name="embed", layers=names[:first]),
+        *(
+            Segment(
+                name=f"blocks.{index}",
+                layers=names[first + index * per_block : first + (index + 1) * per_block],
+                block=index,
+            )
+            for index in range(config.n_layer)
+        ),
+        Segment(name="head", layers=names[first + config.n_layer * per_block :]),
+    )
+
+
 def gelu_layers(config: AndreaConfig) -> tuple[str, ...]:
     """The module paths of the GELUs, in model order."""
     return tuple(f"blocks.{index}.mlp.gelu" for index in range(config.n_layer))

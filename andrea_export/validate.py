@@ -1,35 +1,36 @@
 """Validation: every layer of every candidate in a bundle against torch, and everything else a reviewer must know.
 
-Owns which candidates there are and what each can be compared on; comparing is ``comparison.py``'s, budgets are
-``judge.py``'s.
+Owns which candidates a bundle has, and its checks; comparing and judging are those of ``andrea_export.diff``.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from andrea_export.backends import engine_backend
-from andrea_export.backends.onnxruntime import OnnxSession, onnxruntime_version, provider_availability
-from andrea_export.backends.tensorrt_model import derive_engine_model
-from andrea_export.bundle import Bundle, EngineEntry, open_bundle
+from andrea_export.bundle import MODEL, PLUGIN, Bundle, EngineEntry, open_bundle
 from andrea_export.checkpoint import LoadedModel, load_model
-from andrea_export.comparison import Reference, inputs_as_mapping, reference_of, rows_from
-from andrea_export.errors import AndreaError, BackendUnavailable, BundleError
-from andrea_export.plugin_maths import plugin_maths_rows
+from andrea_export.diff.cases import Inputs, cases_within, seeded_cases
+from andrea_export.diff.compare import Compared, compare, not_measured
+from andrea_export.diff.engine import Judge, judged, report_of
+from andrea_export.diff.policy import Policy, policy_as_mapping
+from andrea_export.diff.sources import EngineSource, OnnxSource, Source, Sources, TorchSource
+from andrea_export.errors import BackendUnavailable, BundleError, ExportError
+from andrea_export.judge import formula
+from andrea_export.plugin_maths import PluginMaths
 from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Progress
-from andrea_export.recipe import PrecisionName
-from andrea_export.report import Candidate, Check, LayerRow, Report
-from andrea_export.specs import gelu_layers, graph_outputs, layer_names
+from andrea_export.recipe import Profile
+from andrea_export.report import Candidate, Check, Report
+from andrea_export.specs import layer_names
 from andrea_export.weights import check_weights, hashes_from_model, hashes_from_onnx, model_from_onnx
 from andrea_model.config import AndreaConfig
 
 STEP = "validate"
-Measured = tuple[Candidate, tuple[LayerRow, ...]]
+
+# A bundle is made on machines without a GPU: an engine that cannot run here is stated, not failed.
+POLICY = Policy(not_measured="pass")
 
 
 def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Path, progress: Progress) -> Report:
@@ -48,12 +49,16 @@ def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Pa
         verdict="fail" if mismatches else "pass",
         detail="; ".join(mismatches) or f"all {len(bundle.manifest.files)} files match the manifest's sha256",
     )
-    loaded, source = reference_model(bundle, checkpoint)
     progress.start(STEP)
+    try:
+        loaded, source = reference_model(bundle, checkpoint)
+    except ExportError as error:  # the weights were to be taken from the bundle's own file, and it is damaged
+        return _unreadable(bundle, integrity, error)
     report = validate_files(
         bundle.path,
         loaded,
         engines=bundle.manifest.engines,
+        profile=bundle.manifest.recipe.profile,
         weights_sha256=bundle.manifest.weights_sha256,
         weights_from=source,
         cache_dir=cache_dir,
@@ -69,178 +74,122 @@ def validate_files(
     loaded: LoadedModel,
     *,
     engines: Sequence[EngineEntry],
+    profile: Profile,
     weights_sha256: Mapping[str, str] | None = None,
     weights_from: str,
     cache_dir: Path,
     progress: Progress,
 ) -> Report:
     """The report on the model file and engines in a folder, whether sealed yet or not."""
-    config = loaded.config
-    model = folder / "model.onnx"
-    progress.detail(STEP, "torch in fp64")
-    reference = reference_of(loaded.model)
-    candidates: list[Candidate] = []
-    rows: list[LayerRow] = []
-    for candidate, found in _measurements(folder, model, config, reference, engines, cache_dir, progress):
-        candidates.append(candidate)
-        rows.extend(found)
-    return Report(
+    config, origin = loaded.config, loaded.origin
+    model = folder / MODEL
+    inputs = Inputs(cases=seeded_cases(config), source="seed 0")
+    reference = TorchSource(loaded.model, origin, precision="fp64", provenance={})
+    plugin_maths = PluginMaths(config, cache_dir)
+    with Sources() as sources:
+        candidates: list[Source] = [
+            OnnxSource(
+                model, config, origin, precision=PRECISIONS["fp32"], name="onnxruntime-cpu", provenance={"file": MODEL}
+            )
+        ]
+        # The graph an engine of a precision is built from, on the CPU: proves the mixed-precision rule itself.
+        mixed = [name for name in dict.fromkeys(entry.facts.precision for entry in engines) if name != "fp32"]
+        candidates += [sources.mixed(model, config, origin, PRECISIONS[name]) for name in mixed]
+        compared = compare(reference, candidates, inputs, observers=[plugin_maths], progress=progress)
+        runnable = [EngineSource(folder / entry.file, entry, config, origin, profile=profile) for entry in engines]
+        compared += _compare_engines(reference, runnable, profile, progress)
+    maths = tuple(plugin_maths.results())
+    report = report_of(reference, compared, inputs)
+    report = replace(
+        report,
         reference={
+            **report.reference,
             "name": "torch fp64",
-            "weights": str(loaded.origin),
             "weights_from": weights_from,
-            "origin_sha256": loaded.origin.checkpoint_sha256 or "",
+            "origin_sha256": origin.checkpoint_sha256 or "",
         },
-        inputs=inputs_as_mapping(reference),
-        candidates=tuple(candidates),
+        candidates=(*report.candidates, *(candidate for candidate, _ in maths)),
+        layers=(*report.layers, *(row for _, rows in maths for row in rows)),
         checks=(
-            _check_weights(model, weights_sha256 or hashes_from_model(loaded.model)),
-            *(_check_plugin(entry, config) for entry in engines),
+            _check_weights(
+                model, hashes_from_model(loaded.model) if weights_sha256 is None else weights_sha256, config
+            ),
+            *(_check_plugin(folder, entry, config) for entry in engines),
         ),
-        layers=tuple(rows),
-        layer_order=reference.layers,
-        versions={"torch": importlib.metadata.version("torch"), "onnxruntime": onnxruntime_version()},
     )
+    return judged(report, Judge(policy=POLICY, origin={"name": "validate", "sha256": ""}))
 
 
-def _measurements(
-    folder: Path,
-    model: Path,
-    config: AndreaConfig,
-    reference: Reference,
-    engines: Sequence[EngineEntry],
-    cache_dir: Path,
-    progress: Progress,
-) -> Iterator[Measured]:
-    """Every candidate in turn, each measured or with the reason why not."""
-    progress.detail(STEP, "onnxruntime on the CPU, fp32")
-    yield _measure_onnx("onnxruntime-cpu", model, "fp32", config, reference)
-    for precision in dict.fromkeys(entry.facts.precision for entry in engines):
-        if precision != "fp32":
-            progress.detail(STEP, f"onnxruntime on the CPU, {precision}")
-            yield _measure_mixed(model, precision, config, reference)
-    progress.detail(STEP, "the plugin's maths on the host")
-    yield from plugin_maths_rows(reference, gelu_layers(config), cache_dir)
-    for entry in engines:
-        progress.detail(STEP, entry.file)
-        yield _measure_engine(folder / entry.file, entry, config, reference)
-
-
-def _measure_onnx(
-    name: str, model: Path, precision: PrecisionName, config: AndreaConfig, reference: Reference
-) -> Measured:
-    """The graph as it ships, and again with every layer tapped; how far the taps moved the outputs is a fact."""
-    availability = provider_availability("cpu")
-    if not availability.available:
-        return Candidate(name=name, verdict="not-measured", reason=availability.reason, precision=precision), ()
-    layers = tuple(layer_names(config))
-    outputs = tuple(spec.name for spec in graph_outputs(config))
-    try:
-        with OnnxSession(model, name=name) as session:
-            shipped = reference.observe(session, precision)
-        with OnnxSession(model, taps=layers, name=name) as session:
-            tapped = reference.observe(session, precision)
-    except BackendUnavailable as error:
-        return Candidate(name=name, verdict="not-measured", reason=str(error), precision=precision), ()
-    except AndreaError as error:
-        return Candidate(name=name, verdict="fail", reason=str(error), precision=precision), ()
-    rows = rows_from(tapped, reference, candidate=name, precision=precision, layers=layers)
-    moved = [
-        float(abs(shipped.arrays[output].astype("f8") - tapped.arrays[output].astype("f8")).max())
-        for output in outputs
-        if output in shipped.arrays and output in tapped.arrays
+def _compare_engines(
+    reference: Source, engines: Sequence[EngineSource], profile: Profile, progress: Progress
+) -> list[Compared]:
+    """Every engine on cases that its profile takes, or why it was not measured."""
+    reasons: dict[str, str] = {}
+    for engine in engines:
+        try:
+            engine.check_runnable()
+        except BackendUnavailable as error:
+            reasons[engine.identity.name] = str(error)
+    compared: dict[str, Compared] = {}
+    measurable = [engine for engine in engines if engine.identity.name not in reasons]
+    if measurable:
+        try:
+            cases = cases_within(profile, reference.identity.config)
+        except BackendUnavailable as error:
+            reasons.update({engine.identity.name: str(error) for engine in measurable})
+        else:
+            found = compare(reference, measurable, Inputs(cases=cases, source="seed 0"), progress=progress)
+            compared = {entry.candidate.name: entry for entry in found}
+    return [
+        compared.get(engine.identity.name) or not_measured(engine, reasons[engine.identity.name]) for engine in engines
     ]
-    facts = {
-        "taps_moved_outputs_by": max(moved, default=0.0),
-        "logits_max_abs_as_shipped": shipped.errors["logits"].max_abs,
-    }
-    return _candidate(name, precision, rows, facts, tapped.refusals), rows
 
 
-def _measure_mixed(model: Path, precision: PrecisionName, config: AndreaConfig, reference: Reference) -> Measured:
-    """The graph an engine of this precision is built from, on the CPU: proves the mixed-precision rule itself."""
-    name = f"onnxruntime-cpu-{precision}"
-    if precision == "bf16":
-        reason = "onnxruntime's CPU provider has no bf16 kernels"
-        return Candidate(name=name, verdict="not-measured", reason=reason, precision=precision), ()
-    with tempfile.TemporaryDirectory(prefix="andrea-") as folder:
-        derived = derive_engine_model(
-            model,
-            precision=PRECISIONS[precision],
-            plugin=False,
-            parser_knows_attention=True,
-            folder=Path(folder),
-            self_contained=True,
-        )
-        return _measure_onnx(name, derived.path, precision, config, reference)
-
-
-def _measure_engine(engine: Path, entry: EngineEntry, config: AndreaConfig, reference: Reference) -> Measured:
-    """The engine's own outputs: logits, each block's new key and value. Its inner layers are fused, without names."""
-    facts = entry.facts
-    name = f"{facts.target}-{facts.precision}{'-native' if entry.native_twin else ''}"
-    known = {
-        "plugin_layers": facts.num_plugin_layers,
-        "gelu_implementations": dict(facts.gelu_implementations),
-        "tf32": facts.tf32,
-        "tensorrt_version": facts.tensorrt_version,
-    }
-    backend = engine_backend(facts.target)
-    runnable = backend.can_run()
-    if not runnable.available:
-        return Candidate(
-            name=name, verdict="not-measured", reason=runnable.reason, precision=facts.precision, facts=known
-        ), ()
-    try:
-        with backend.open(engine) as session:
-            outputs = [layer for layer in reference.layers if layer in session.output_names]
-            seen = reference.observe(session, facts.precision)
-    except BackendUnavailable as error:
-        return Candidate(
-            name=name, verdict="not-measured", reason=str(error), precision=facts.precision, facts=known
-        ), ()
-    except AndreaError as error:
-        return Candidate(name=name, verdict="fail", reason=str(error), precision=facts.precision, facts=known), ()
-    rows = rows_from(seen, reference, candidate=name, precision=facts.precision, layers=outputs)
-    return _candidate(name, facts.precision, rows, known, seen.refusals), rows
-
-
-def _candidate(
-    name: str, precision: str, rows: Sequence[LayerRow], facts: Mapping[str, object], refusals: Sequence[str]
-) -> Candidate:
-    failed = [row.name for row in rows if row.verdict == "fail"]
-    reasons = [f"{len(failed)} of {len(rows)} layers out of budget"] if failed else []
-    return Candidate(
-        name=name,
-        verdict="fail" if failed or refusals or not rows else "pass",
-        reason="; ".join([*reasons, *refusals]),
-        precision=precision,
-        first_failure=failed[0] if failed else None,
-        facts=facts,
+def _unreadable(bundle: Bundle, integrity: Check, error: ExportError) -> Report:
+    """The report on a bundle whose model cannot be read, so that nothing of it could be compared."""
+    weights = Check(name="weights", verdict="fail", detail=str(error))
+    return Report(
+        reference={"name": "torch fp64", "weights": str(bundle.origin), "weights_from": "none that could be read"},
+        inputs={},
+        candidates=(Candidate(name="onnxruntime-cpu", verdict="fail", reason=str(error)),),
+        checks=(integrity, weights),
+        layers=(),
+        layer_order=tuple(layer_names(bundle.config)),
+        policy=policy_as_mapping(POLICY, {"name": "validate", "sha256": ""}),
+        formula=formula(POLICY.k),
     )
 
 
-def _check_weights(model: Path, expected: Mapping[str, str]) -> Check:
+def _check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> Check:
     try:
-        return check_weights(model, expected)
-    except (OSError, ValueError, TypeError, AndreaError) as error:  # a damaged ONNX file ends in one of these
-        return Check(name="weights", verdict="fail", detail=f"{model.name} cannot be read: {error}")
+        return check_weights(model, expected, config)
+    except ExportError as error:
+        return Check(name="weights", verdict="fail", detail=str(error))
 
 
-def _check_plugin(entry: EngineEntry, config: AndreaConfig) -> Check:
-    """Whether the engine's GELUs are what it claims: all plugin, or (native twin) none."""
+def _check_plugin(folder: Path, entry: EngineEntry, config: AndreaConfig) -> Check:
+    """Whether an engine's GELUs are what it claims, all plugin or (native twin) none, and its plan has the library."""
     facts = entry.facts
     wanted = 0 if entry.native_twin else config.n_layer
-    holds = facts.num_plugin_layers == wanted and facts.num_gelu_nodes in (wanted, config.n_layer)
-    embedded = entry.native_twin or facts.plugin_embedded
+    counts = facts.num_plugin_layers == wanted and facts.num_gelu_nodes == config.n_layer
+    embedded = _embedded(folder / entry.file, folder / PLUGIN)
     return Check(
         name=f"plugin in {entry.file}",
-        verdict="pass" if holds and embedded else "fail",
+        verdict="pass" if counts and embedded is not entry.native_twin else "fail",
         detail=(
             f"{facts.num_plugin_layers} plugin layers of {facts.num_gelu_nodes} GELU nodes and {config.n_layer} "
-            f"blocks, library {'embedded' if facts.plugin_embedded else 'not embedded'}"
+            f"blocks, library {'embedded' if embedded else 'not embedded'}"
         ),
     )
+
+
+def _embedded(plan: Path, library: Path) -> bool:
+    """Whether the library's bytes stand in the plan on disk; not if either is missing or empty."""
+    from andrea_export.backends.tensorrt_build import file_contains
+
+    if not all(file.is_file() and file.stat().st_size for file in (plan, library)):
+        return False
+    return file_contains(plan, library.read_bytes())
 
 
 def reference_model(bundle: Bundle, checkpoint: Path | None) -> tuple[LoadedModel, str]:

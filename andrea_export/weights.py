@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.errors import ExportError
+from andrea_export.errors import ExportError, first_line
 from andrea_export.report import Check
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea, build_model
@@ -39,32 +39,67 @@ def model_from_onnx(model: Path, config: AndreaConfig) -> Andrea:
     return reference
 
 
-def check_weights(model: Path, expected: Mapping[str, str]) -> Check:
-    """Whether every parameter in the ONNX file is, bit for bit, the one whose hash is given."""
-    found = hashes_from_onnx(model)
-    wrong = [name for name, sha256 in expected.items() if found.get(name) != sha256]
+def check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> Check:
+    """Whether the ONNX file's parameters are the model's and no others: name, fp32, shape, and bit for bit the values.
+
+    Raises: ExportError for a file that cannot be read.
+    """
+    shapes = {name: tuple(parameter.shape) for name, parameter in _shapeless(config).named_parameters()}
+    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for name, array in _initializers(model):
+        found[name] = _sha256(array)
+        if name not in expected or name not in shapes:
+            problems[name] = "is none of the model's"
+        elif array.dtype != np.float32 or array.shape != shapes[name]:
+            problems[name] = f"{array.dtype} {list(array.shape)}, expected float32 {list(shapes[name])}"
+        elif found[name] != expected[name]:
+            problems[name] = "changed"
+    problems.update({name: "missing" for name in shapes if name not in found})
+    problems.update({name: "has no hash to be held against" for name in shapes if name not in expected})
+    # In the model's own order, so that the first layer at fault is named; what is none of the model's comes last.
+    wrong = [name for name in shapes if name in problems] + [name for name in problems if name not in shapes]
     if not wrong:
         return Check(
             name="weights",
             verdict="pass",
             detail=f"all {len(expected)} parameters in {model.name} are bit for bit the model's",
         )
-    listed = ", ".join(f"{name} ({'changed' if name in found else 'missing'})" for name in wrong[:8])
+    listed = ", ".join(f"{name} ({problems[name]})" for name in wrong[:8])
     more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
     return Check(
         name="weights",
         verdict="fail",
         detail=f"{len(wrong)} of {len(expected)} parameters in {model.name} are not the model's: {listed}{more}",
-        layer=wrong[0].rpartition(".")[0],
+        layer=wrong[0].rpartition(".")[0] if wrong[0] in shapes else None,
     )
 
 
 def _initializers(model: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Every parameter of a canonical file. Raises ExportError for a file, or a weights file, that cannot be read."""
     import onnx_ir as ir
 
-    for name, value in ir.load(model).graph.initializers.items():
-        if not name.startswith("constant.") and value.const_value is not None:
-            yield name, value.const_value.numpy()
+    from andrea_export.canonical import load_graph
+
+    load_graph(model)  # says what is wrong with a file that holds none
+    try:
+        for name, value in ir.load(model).graph.initializers.items():
+            if not name.startswith("constant.") and value.const_value is not None:
+                yield name, value.const_value.numpy()
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+    ) as error:  # weights that are missing, short or of no type end in one of these
+        raise ExportError(f"the weights of {model.name} cannot be read: {first_line(error)}") from None
+
+
+def _shapeless(config: AndreaConfig) -> Andrea:
+    """The model's parameters by name and shape alone."""
+    import torch
+
+    with torch.device("meta"):
+        return Andrea(config)
 
 
 def _sha256(array: npt.NDArray[Any]) -> str:

@@ -107,18 +107,26 @@ def onnxruntime_version() -> str:
 class OnnxSession:
     """One ONNX file on one provider; with ``taps``, those layers are outputs too (the graph is otherwise as it ships).
 
+    ``graph`` runs another graph, serialised, over the weights beside the file.
+
     Raises: BackendUnavailable (provider not installed, no driver, silently replaced), RunError (file not loadable).
     """
 
     def __init__(
-        self, model: Path, provider: str = "cpu", *, taps: Sequence[str] = (), name: str | None = None
+        self,
+        model: Path,
+        provider: str = "cpu",
+        *,
+        taps: Sequence[str] = (),
+        graph: bytes | None = None,
+        name: str | None = None,
     ) -> None:
         row = provider_row(provider)
         availability = provider_availability(provider)
         if not availability.available:
             raise BackendUnavailable(f"provider {provider}: {availability.reason}", hint=availability.hint)
         self.name = name or f"onnxruntime-{provider}"
-        self._session = _open(model, row, taps)
+        self._session = _open(model, row, _tapped(model, taps) if taps else graph)
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         self.input_names = tuple(entry.name for entry in self._session.get_inputs())
 
@@ -150,15 +158,16 @@ def open_session(model: Path, provider: str = "cpu") -> OnnxSession:
     return OnnxSession(model, provider)
 
 
-def _open(model: Path, row: Provider, taps: Sequence[str]) -> Any:
+def _open(model: Path, row: Provider, graph: bytes | None) -> Any:
+    """A session on the file, or on a graph over the file's weights."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(_QUIET)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     source: str | bytes = str(model)
-    if taps:
-        source = _tapped(model, taps)
+    if graph is not None:
+        source = graph
         options.add_session_config_entry(_FOLDER_OPTION, str(model.parent.resolve()))
     try:
         if row.plugin_package is not None:

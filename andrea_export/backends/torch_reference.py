@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +22,9 @@ from andrea_export.backends.base import Feeds
 from andrea_export.errors import RunError, first_line
 from andrea_export.precision import HALF_MODULES
 from andrea_export.specs import present_names
-from andrea_model.model import Andrea
+from andrea_model.model import Andrea, Block
+
+ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
 
 _WHOLE = {"fp64": torch.float64, "fp32": torch.float32}
 _MIXED = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -43,13 +45,8 @@ class TorchSession:
             "logits",
             *(name for index in range(model.config.n_layer) for name in present_names(index)),
         )
-        if precision == "fp32":
-            self._model = model
-        elif precision in _WHOLE:
-            self._model = copy.deepcopy(model).to(_WHOLE[precision])
-        else:
-            self._model = _mixed(model, _MIXED[precision])
-        self._cache_dtype = _WHOLE.get(precision) or _MIXED[precision]
+        self._model = converted(model, precision)
+        self._cache_dtype = cache_dtype(precision)
 
     def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
         """Every output and every requested layer. Raises: RunError for inputs the model cannot take."""
@@ -72,9 +69,9 @@ class TorchSession:
                 )
         except (IndexError, RuntimeError, ValueError) as error:
             raise RunError(f"torch cannot run these inputs: {first_line(error)}") from error
-        found["logits"] = _array(logits)
+        found["logits"] = array_from_torch(logits)
         for index, (key, value) in enumerate(present):
-            found.update(zip(present_names(index), (_array(key), _array(value)), strict=True))
+            found.update(zip(present_names(index), (array_from_torch(key), array_from_torch(value)), strict=True))
         return found
 
     def close(self) -> None:
@@ -105,7 +102,7 @@ def _hooked(model: Andrea, layers: Sequence[str], found: dict[str, npt.NDArray[A
 
     def record(name: str) -> Any:
         def hook(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-            found[name] = _array(output)
+            found[name] = array_from_torch(output)
 
         return hook
 
@@ -117,8 +114,28 @@ def _hooked(model: Andrea, layers: Sequence[str], found: dict[str, npt.NDArray[A
             handle.remove()
 
 
-def _mixed(model: Andrea, half: torch.dtype) -> Andrea:
-    """A copy in which HALF_MODULES of every block compute in the half type and everything else in fp32."""
+def converted(module: ModuleT, precision: str) -> ModuleT:
+    """A model, a block or a part outside the blocks, computing in one precision; for fp32 the module itself.
+
+    fp16 and bf16 follow the engines' rule: in a block, HALF_MODULES compute in the half type; all else is fp32.
+    """
+    if precision == "fp32":
+        return module
+    copied = copy.deepcopy(module)
+    if precision in _WHOLE:
+        return copied.to(_WHOLE[precision])
+    for block in [part for part in copied.modules() if isinstance(part, Block)]:
+        _make_mixed(block, _MIXED[precision])
+    return copied
+
+
+def cache_dtype(precision: str) -> torch.dtype:
+    """The type of the past and present keys and values in one precision."""
+    return _WHOLE.get(precision) or _MIXED[precision]
+
+
+def _make_mixed(block: Block, half: torch.dtype) -> None:
+    """HALF_MODULES of the block compute in the half type from now on, everything else in fp32."""
 
     def cast_to(dtype: torch.dtype) -> Any:
         def hook(_module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -129,17 +146,18 @@ def _mixed(model: Andrea, half: torch.dtype) -> Andrea:
 
         return hook
 
-    mixed = copy.deepcopy(model)
-    for block in mixed.blocks:
-        modules = dict(block.named_modules())
-        for name in HALF_MODULES:
-            modules[name].to(half).register_forward_pre_hook(cast_to(half))
-        for name in ("attn_residual", "mlp_residual"):
-            modules[name].register_forward_pre_hook(cast_to(torch.float32))
-    return mixed
+    modules = dict(block.named_modules())
+    for name in HALF_MODULES:
+        # On every module below as well, so that a layer called by itself is given the same types as in the block.
+        for part in modules[name].modules():
+            part.register_forward_pre_hook(cast_to(half))
+        modules[name].to(half)
+    for name in ("attn_residual", "mlp_residual"):
+        modules[name].register_forward_pre_hook(cast_to(torch.float32))
 
 
-def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+def array_from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The tensor's values as numpy, without a copy where they lie in one piece."""
     if tensor.dtype == torch.bfloat16:  # numpy has no bf16 of its own; the bits are the same
         return tensor.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()

@@ -60,8 +60,6 @@ def failure_lines(report: Report) -> Iterator[str]:
 
 def proof_lines(report: Report) -> Iterator[str]:
     """What was compared, by candidate: layers, the worst error against its budget, or why it was not measured."""
-    from andrea_export.judge import FORMULA
-
     reference = report.reference
     yield f"reference: {reference.get('name', '')}, {reference.get('weights', '')}"
     rows = []
@@ -75,7 +73,7 @@ def proof_lines(report: Report) -> Iterator[str]:
     for check in report.checks:
         if check.verdict != "fail":
             yield from wrapped(f"checked: {check.name}: {check.detail}")
-    yield from wrapped(f"formula: {FORMULA}")
+    yield from wrapped(f"formula: {report.formula}")
 
 
 def _not_measured(report: Report) -> str:

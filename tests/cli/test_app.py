@@ -21,7 +21,7 @@ from andrea_export.cli.options import PrecisionChoice, ProviderChoice, TargetCho
 from andrea_export.errors import AndreaError, BackendUnavailable, BuildError, UsageError
 from tests.conftest import Andrea
 
-COMMANDS = ("build", "validate", "run", "inspect", "trace", "doctor")
+COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "inspect", "trace", "doctor")
 PROGRAM = (sys.executable, "-c", "from andrea_export.cli import main; main()")
 
 

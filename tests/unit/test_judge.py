@@ -79,8 +79,8 @@ def report(
     )
 
 
-def row(name: str, verdict: str) -> LayerRow:
-    return LayerRow(name=name, candidate="c", verdict=verdict, metrics={}, budget={})  # type: ignore[arg-type]
+def row(name: str, verdict: str, candidate: str = "c") -> LayerRow:
+    return LayerRow(name=name, candidate=candidate, verdict=verdict, metrics={}, budget={})  # type: ignore[arg-type]
 
 
 def test_nothing_measured_is_no_pass() -> None:
@@ -88,16 +88,28 @@ def test_nothing_measured_is_no_pass() -> None:
     assert report(candidates=(Candidate(name="c", verdict="not-measured", reason="needs a GPU"),)).verdict == "fail"
 
 
+PASSED, LOGITS = Candidate(name="a", verdict="pass"), row("logits", "pass", "a")
+
+
 def test_not_measured_beside_a_pass_does_not_fail() -> None:
-    passed = Candidate(name="a", verdict="pass")
-    assert report(candidates=(passed, Candidate(name="b", verdict="not-measured"))).verdict == "pass"
+    not_measured = Candidate(name="b", verdict="not-measured")
+    assert report(candidates=(PASSED, not_measured), layers=(LOGITS,)).verdict == "pass"
+
+
+def test_a_pass_needs_the_logits_of_the_candidate_that_passed() -> None:
+    """Rows of the plugin's maths, or of another candidate, say nothing of the model."""
+    assert report(candidates=(PASSED,), layers=(row("blocks.0.mlp.gelu", "pass", "a"),)).verdict == "fail"
+    assert report(candidates=(PASSED,), layers=(row("logits", "pass", "b"),)).verdict == "fail"
+    assert report(candidates=(PASSED,), layers=(row("logits", "not-measured", "a"),)).verdict == "fail"
 
 
 def test_one_failure_anywhere_fails_the_whole() -> None:
-    passed = Candidate(name="a", verdict="pass")
-    assert report(candidates=(passed, Candidate(name="b", verdict="fail"))).verdict == "fail"
-    assert report(candidates=(passed,), checks=(Check(name="files", verdict="fail", detail=""),)).verdict == "fail"
-    assert report(candidates=(passed,), layers=(row("first", "fail"),)).verdict == "fail"
+    assert report(candidates=(PASSED,), layers=(LOGITS,)).verdict == "pass"
+    failed = Candidate(name="b", verdict="fail")
+    assert report(candidates=(PASSED, failed), layers=(LOGITS,)).verdict == "fail"
+    check = Check(name="files", verdict="fail", detail="")
+    assert report(candidates=(PASSED,), layers=(LOGITS,), checks=(check,)).verdict == "fail"
+    assert report(candidates=(PASSED,), layers=(LOGITS, row("first", "fail"))).verdict == "fail"
 
 
 def test_the_first_failure_is_first_in_model_order_whatever_named_it() -> None:

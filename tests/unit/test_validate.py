@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from andrea_export.bundle import MODEL, WEIGHTS, file_entry, open_bundle, seal
+from andrea_export.checkpoint import LoadedModel
 from andrea_export.errors import BundleError
 from andrea_export.progress import Silent
 from andrea_export.report import Report, report_as_json, report_from_json
 from andrea_export.validate import validate_bundle
+from andrea_export.weights import check_weights, hashes_from_model
 
 Fault = Callable[[onnx.ModelProto], None]
 
@@ -205,3 +208,90 @@ def test_float_types_of_a_row_follow_the_value(bundle: Path, cache_dir: Path) ->
     mask = next(row for row in report.layers if row.name == "mask")
     assert mask.budget == {"max_abs": 0.0, "relative_l2": 0.0}
     assert helper.np_dtype_to_tensor_dtype(np.dtype(bool)) == TensorProto.BOOL
+
+
+def test_without_onnxruntime_nothing_is_proven(
+    bundle: Path, cache_dir: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin's maths alone says nothing of the model, so its passing rows must not pass the report."""
+    from andrea_export.backends.base import Availability
+
+    monkeypatch.setattr(
+        "andrea_export.diff.sources.provider_availability",
+        lambda name: Availability(available=False, reason="onnxruntime is not installed"),
+    )
+    report = validated(bundle, cache_dir, checkpoint)
+    onnxruntime = next(candidate for candidate in report.candidates if candidate.name == "onnxruntime-cpu")
+    assert (onnxruntime.verdict, onnxruntime.reason) == ("not-measured", "onnxruntime is not installed")
+    assert any(row.verdict == "pass" for row in report.layers if row.candidate.startswith("plugin-maths-"))
+    assert report.verdict == "fail"
+
+
+def damage_with(content: bytes | None) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        file.unlink()
+        if content is not None:
+            file.write_bytes(content)
+
+    return damage
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+DAMAGES = {
+    "garbage": damage_with(b"\x93garbage" * 400),
+    "empty": damage_with(b""),
+    "missing": damage_with(None),
+    "truncated": truncate,
+}
+
+
+@pytest.mark.parametrize("name", [MODEL, WEIGHTS])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_a_damaged_file_is_a_failed_check_that_names_it(
+    bundle: Path, cache_dir: Path, checkpoint: Path, name: str, damage: str, with_checkpoint: bool
+) -> None:
+    DAMAGES[damage](bundle / name)
+    report = validated(bundle, cache_dir, checkpoint if with_checkpoint else None)
+    assert report.verdict == "fail"
+    files = next(check for check in report.checks if check.name == "files")
+    assert files.verdict == "fail" and name in files.detail
+    assert next(check for check in report.checks if check.name == "weights").verdict == "fail"
+    assert report_as_json(report)
+
+
+def test_weights_of_another_type_or_shape_are_not_bit_for_bit_the_models(
+    bundle: Path, tiny: LoadedModel, tmp_path: Path
+) -> None:
+    expected = hashes_from_model(tiny.model)
+    assert check_weights(bundle / MODEL, expected, tiny.config).verdict == "pass"
+
+    def as_fp64(model: onnx.ModelProto) -> None:
+        name = "blocks.0.ln_1.weight"
+        weight(model, name).CopyFrom(
+            numpy_helper.from_array(numpy_helper.to_array(weight(model, name)).astype("f8"), name)
+        )
+
+    def turned(model: onnx.ModelProto) -> None:
+        name = "blocks.0.mlp.proj.weight"
+        array = numpy_helper.to_array(weight(model, name))
+        weight(model, name).CopyFrom(numpy_helper.from_array(array.reshape(array.shape[::-1]), name))
+
+    def one_more(model: onnx.ModelProto) -> None:
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "blocks.0.extra"))
+
+    for fault, message, layer in (
+        (as_fp64, "blocks.0.ln_1.weight (float64 [64], expected float32 [64])", "blocks.0.ln_1"),
+        (turned, "blocks.0.mlp.proj.weight (float32 [64, 256], expected float32 [256, 64])", "blocks.0.mlp.proj"),
+    ):
+        copy = Path(shutil.copytree(bundle, tmp_path / layer))
+        plant(copy, fault)
+        check = check_weights(copy / MODEL, expected, tiny.config)
+        assert (check.verdict, check.layer) == ("fail", layer) and message in check.detail
+    plant(bundle, one_more)
+    check = check_weights(bundle / MODEL, expected, tiny.config)
+    assert check.verdict == "fail" and "blocks.0.extra (is none of the model's)" in check.detail
+    assert check_weights(bundle / MODEL, {}, tiny.config).verdict == "fail"

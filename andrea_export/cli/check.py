@@ -1,0 +1,42 @@
+"""``andrea-export check``: a report judged again, under another policy or beside a baseline; nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from andrea_export.cli.diff import BaselineOption, PolicyOption, exit_code, judge_from, show
+from andrea_export.cli.options import JsonOption
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("check")(check)
+
+
+def check(
+    report: Annotated[Path, typer.Argument(help="A report.json that andrea-export wrote.", metavar="REPORT")],
+    policy: PolicyOption = None,
+    baseline: BaselineOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge the figures of a report again. Without --policy: under the policy that is stored in it.
+
+    Exit codes are those of `diff`. The file is not changed; --json prints the report as judged now.
+    """
+    from dataclasses import replace
+
+    from andrea_export.diff.engine import judged
+    from andrea_export.diff.policy import policy_from_mapping
+    from andrea_export.report import report_from_json
+
+    before = report_from_json(report)
+    judge = judge_from(policy, baseline)
+    if policy is None and before.policy:
+        origin = {key: str(before.policy.get(key, "")) for key in ("name", "sha256")}
+        judge = replace(judge, policy=policy_from_mapping(before.policy), origin=origin)
+    now = judged(before, judge)
+    show(now, str(report), as_json=as_json, html=None)
+    raise typer.Exit(exit_code(now))

@@ -1,0 +1,167 @@
+"""``andrea-export diff``: two models, layer by layer and as language models, under a policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from andrea_export.cli.options import JsonOption
+from andrea_export.cli.output import coloured, emit, emit_lines, note
+from andrea_export.cli.progress import progress_on_stderr
+from andrea_export.cli.report import write_whole
+from andrea_export.errors import UsageError
+
+if TYPE_CHECKING:
+    from andrea_export.diff.engine import Judge
+    from andrea_export.report import Report
+
+EXIT_FAILED, EXIT_UNMEASURED = 1, 3
+
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        help="What is allowed, as TOML (docs/policy.md). [default: budgets derived from torch's own error]",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+BaselineOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        help="An earlier report.json: no metric may worsen by more than the policy's ratchet allows.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+InputsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        help="Token ids, one row a line, apart by commas or spaces. [default: three seeded rows]",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+TextOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--text",
+        help="What the language model is judged on: a .txt file (its bytes are the tokens) or token ids. "
+        "[default: a built-in text]",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+LanguageModelOption = Annotated[
+    bool,
+    typer.Option(
+        "--language-model/--no-language-model", help="Judge predictions too: top-1, KL, perplexity, greedy prefix."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("diff")(diff)
+
+
+def diff(
+    reference: Annotated[
+        str, typer.Argument(help="A checkpoint, ONNX file, bundle (DIR, DIR#tensorrt-rtx-fp16) or trace.")
+    ],
+    candidate: Annotated[str, typer.Argument(help="The same, to be compared with it.")],
+    policy: PolicyOption = None,
+    inputs: InputsOption = None,
+    text: TextOption = None,
+    baseline: BaselineOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A folder for report.json, report.html, report.md and junit.xml.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    language_model: LanguageModelOption = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare CANDIDATE with REFERENCE, layer by layer: what each layer adds itself, and what has added up.
+
+    Exit 0: within budget. 1: not, and the first layer at fault is named. 2: bad input. 3: it cannot be measured here.
+    """
+    from andrea_export.diff import engine
+    from andrea_export.diff.sources import Sources, same_model
+    from andrea_export.specs import layer_names
+
+    judge = judge_from(policy, baseline)
+    if output is not None and output.exists() and not output.is_dir():
+        raise UsageError(f"--output {output} is a file, expected a folder")
+    with progress_on_stderr() as progress, Sources() as sources:
+        first = sources.open(reference, precision="fp64")
+        second = sources.open(candidate, precision="fp32")
+        config = first.identity.config
+        same_model(first.identity, second.identity)
+        judge.policy.check_names(layer_names(config), ())  # before anything is run
+        given = engine.inputs_for([first, second], config, file=inputs, text=text, language_model=language_model)
+        report = engine.diff(first, [second], given, judge, progress=progress)
+    html = write_reports(output, report) if output is not None else None
+    show(report, f"{candidate} against {reference}", as_json=as_json, html=html)
+    raise typer.Exit(exit_code(report))
+
+
+def judge_from(policy: Path | None, baseline: Path | None) -> Judge:
+    """The policy and the baseline that were named. Raises: PolicyError, ReportError."""
+    from andrea_export.diff.engine import Judge
+    from andrea_export.diff.policy import policy_from_toml
+    from andrea_export.report import report_from_json
+
+    before = report_from_json(baseline) if baseline is not None else None
+    if policy is None:
+        return Judge(baseline=before)
+    read, origin = policy_from_toml(policy)
+    return Judge(policy=read, origin=origin, baseline=before)
+
+
+def show(report: Report, subject: str, *, as_json: bool, html: Path | None) -> None:
+    """Prints the report: as one JSON document, or for people."""
+    from andrea_export.render.terminal import report_lines
+    from andrea_export.report import report_as_json
+
+    if as_json:
+        emit(report_as_json(report), end="")
+        return
+    emit_lines(report_lines(report, subject, html=html, paint=coloured))
+
+
+def write_reports(folder: Path, report: Report) -> Path:
+    """Writes every format into the folder; returns the HTML page."""
+    from andrea_export.render import render
+
+    folder.mkdir(parents=True, exist_ok=True)
+    html = folder / "report.html"
+    write_whole(folder / "junit.xml", render(report, "junit"))
+    write_whole(folder / "report.md", render(report, "markdown"))
+    write_whole(html, render(report, "html"))
+    write_whole(folder / "report.json", render(report, "json"))
+    return html
+
+
+def exit_code(report: Report) -> int:
+    """0 pass, 1 fail; 3 where nothing failed and yet it is no pass, for want of what it would be measured on."""
+    if report.verdict == "pass":
+        return 0
+    verdicts = [candidate.verdict for candidate in report.candidates]
+    verdicts += [check.verdict for check in report.checks] + [row.verdict for row in report.layers]
+    verdicts += [row.verdict for row in report.language_model] + [row.verdict for row in report.ratchet]
+    if "not-measured" in verdicts and "fail" not in verdicts:
+        for candidate in report.candidates:
+            if candidate.verdict == "not-measured":
+                note(f"not measured: {candidate.name}: {candidate.reason}")
+        return EXIT_UNMEASURED
+    return EXIT_FAILED
