@@ -13,7 +13,7 @@ from andrea_export.cli.options import JsonOption
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("check")(check)
+    app.command("check", short_help="Judge the figures of a report again.")(check)
 
 
 def check(

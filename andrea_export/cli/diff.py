@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea_export.cli.options import JsonOption
-from andrea_export.cli.output import coloured, emit, emit_lines, note
+from andrea_export.cli.output import coloured, emit_json_text, emit_lines, note
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.cli.report import write_whole
 from andrea_export.errors import UsageError
@@ -66,7 +66,7 @@ LanguageModelOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("diff")(diff)
+    app.command("diff", short_help="Compare two models, layer by layer.")(diff)
 
 
 def diff(
@@ -134,7 +134,7 @@ def show(report: Report, subject: str, *, as_json: bool, html: Path | None) -> N
     from andrea_export.report import report_as_json
 
     if as_json:
-        emit(report_as_json(report), end="")
+        emit_json_text(report_as_json(report))
         return
     emit_lines(report_lines(report, subject, html=html, paint=coloured))
 

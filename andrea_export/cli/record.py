@@ -16,7 +16,7 @@ from andrea_export.errors import UsageError
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("record")(record)
+    app.command("record", short_help="Keep one run of a model as a file, for a later diff.")(record)
 
 
 def record(

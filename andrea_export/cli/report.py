@@ -25,7 +25,7 @@ class FormatChoice(str, Enum):
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("report")(report)
+    app.command("report", short_help="Render a report: HTML, JUnit, Markdown or JSON.")(report)
 
 
 def report(

@@ -275,7 +275,7 @@ def test_trace_an_engine_beside_torch(
             opened.append(engine)
             return TorchSession(tiny.model, precision="fp16")
 
-    monkeypatch.setattr("andrea_export.backends.engine_backend", lambda target: Backend())
+    monkeypatch.setattr("andrea_export.lesson_run.engine_backend", lambda target: Backend())
     outcome = andrea("trace", bundle, "--backend", "torch", "--backend", "tensorrt-rtx-fp16")
     assert outcome.code == 0, outcome.stderr
     assert opened == [bundle / "engines/tensorrt-rtx-fp16.plan"]
