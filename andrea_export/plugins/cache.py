@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,12 +82,14 @@ def cached_build(cache_dir: Path, build: CmakeBuild, *, on_line: Callable[[str],
     """
     folder = cache_dir / "plugins"
     entry = folder / f"{build.target}-{build.key}"
+    lock = folder / f"{entry.name}.lock"
     whole = _whole_entry(entry, build)
     if whole is not None:
+        _sweep(entry, lock)
         return whole
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder / f"{build.target}-{build.key}.lock"):
+        with _lock(lock):
             whole = _whole_entry(entry, build)  # another process may have built it while this one waited
             if whole is not None:
                 return whole
@@ -101,8 +102,8 @@ def cached_build(cache_dir: Path, build: CmakeBuild, *, on_line: Callable[[str],
 
 
 def _build_entry(folder: Path, entry: Path, build: CmakeBuild, on_line: Callable[[str], None] | None) -> CachedLibrary:
-    for leftover in folder.glob(f".{entry.name}.*"):
-        _remove_leftover(leftover)
+    for leftover in _leftovers(entry):
+        shutil.rmtree(leftover, ignore_errors=True)
     log = folder / f"{entry.name}.log"
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{entry.name}.", ignore_cleanup_errors=True) as temporary:
         work = Path(temporary) / "build"
@@ -141,17 +142,27 @@ def _build_entry(folder: Path, entry: Path, build: CmakeBuild, on_line: Callable
     return CachedLibrary(library=entry / built.name, library_sha256=sha256, key=build.key, reused=False)
 
 
-def _remove_leftover(folder: Path) -> None:
-    """Removes what a killed build left; the lock says that none is running.
+def _leftovers(entry: Path) -> list[Path]:
+    """Folders of builds of this entry that are running, or were killed."""
+    return list(entry.parent.glob(f".{entry.name}.*"))
 
-    Its compilers may outlive it by a moment and write into the folder while it is removed, so once is not enough.
-    What is still there after two seconds is left to the next build: it is in nobody's way.
+
+def _sweep(entry: Path, lock: Path) -> None:
+    """Removes what killed builds left, if no build is running.
+
+    A killed build's compilers may outlive it and write its folder anew after the next build removed it, so whoever
+    finds the entry whole looks again. A folder that cannot be removed is in nobody's way.
     """
-    for _ in range(20):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        time.sleep(0.1)
+    leftovers = _leftovers(entry)
+    if not leftovers:
+        return
+    try:
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in leftovers:
+                shutil.rmtree(leftover, ignore_errors=True)
+    except OSError:  # a build is running, or the cache is read-only
+        return
 
 
 def _whole_entry(entry: Path, build: CmakeBuild) -> CachedLibrary | None:
