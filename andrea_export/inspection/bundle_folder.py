@@ -1,0 +1,48 @@
+"""Inspection of a bundle: its manifest, and each of its parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from andrea_export.bundle import open_bundle
+from andrea_export.errors import UsageError, first_line
+from andrea_export.inspection.facts import Inspection, preset_of
+from andrea_export.inspection.files import inspect_file
+
+
+def inspect_bundle(path: Path) -> Inspection:
+    bundle = open_bundle(path, verify=False)
+    manifest = bundle.manifest
+    parts = [inspect_file(bundle.model)]
+    broken = []
+    for file in (*sorted((path / "engines").glob("*.plan")), *sorted((path / "plugins").glob("*.so"))):
+        try:
+            parts.append(inspect_file(file))
+        except UsageError as error:
+            broken.append(first_line(error))
+    whole = parts[0]
+    mismatches = bundle.mismatches()
+    return Inspection(
+        kind="bundle",
+        path=str(path),
+        num_bytes=sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        sha256=None,
+        config=bundle.config,
+        preset=preset_of(bundle.config),
+        weights=str(bundle.origin),
+        trained=bundle.origin.trained,
+        num_parameters=whole.num_parameters,
+        inputs=whole.inputs,
+        outputs=whole.outputs,
+        num_nodes=whole.num_nodes,
+        made_by={
+            **manifest.versions,
+            "verdict when built": manifest.verdict,
+            "precisions": ", ".join(manifest.recipe.precisions),
+            **{f"GPUs of {file}": ", ".join(gpus) for file, gpus in manifest.target_gpus.items()},
+            **{f"machine: {key}": value for key, value in manifest.machine.items()},
+        },
+        notes=tuple(f"NOT as it was built: {problem}" for problem in mismatches)
+        or (f"all {len(manifest.files)} files match the manifest's sha256", *broken),
+        parts=tuple(parts),
+    )
