@@ -20,7 +20,8 @@ _MAX_FAILING_ROWS = 20  # the rest is in report.json, and the first layer out of
 def verdict_line(report: Report, subject: str) -> str:
     """The first line: the verdict, of what, and the first layer at fault."""
     if report.verdict == "pass":
-        rows = f"{len(report.layers)} layer comparisons within budget"
+        plural = "" if len(report.layers) == 1 else "s"
+        rows = f"{len(report.layers)} layer comparison{plural} within budget"
         return f"{coloured('PASS', 'pass')} {subject}: {rows}{_not_measured(report)}"
     if report.first_failure:
         return f"{coloured('FAIL', 'fail')} {subject}: the first layer at fault is {report.first_failure}"

@@ -102,16 +102,17 @@ def test_a_build_whose_proof_fails_exits_1(build: Andrea, monkeypatch: pytest.Mo
 
 def test_a_pass_says_what_it_does_not_speak_for() -> None:
     from andrea_export.cli.report_text import verdict_line
-    from andrea_export.report import Candidate, Report
+    from andrea_export.report import Candidate, LayerRow, Report
 
+    logits = LayerRow(name="logits", candidate="onnxruntime-cpu", verdict="pass", metrics={}, budget={})
     candidates = (
         Candidate(name="onnxruntime-cpu", verdict="pass"),
         Candidate(name="tensorrt-rtx-fp32", verdict="not-measured", reason="needs a GPU: no driver"),
         Candidate(name="tensorrt-rtx-fp16", verdict="not-measured", reason="needs a GPU: no driver"),
     )
-    report = Report(reference={}, inputs={}, candidates=candidates, checks=(), layers=())
+    report = Report(reference={}, inputs={}, candidates=candidates, checks=(), layers=(logits,))
     assert verdict_line(report, "tiny").endswith(
-        "PASS tiny: 0 layer comparisons within budget; NOT MEASURED: tensorrt-rtx-fp32, tensorrt-rtx-fp16 "
+        "PASS tiny: 1 layer comparison within budget; NOT MEASURED: tensorrt-rtx-fp32, tensorrt-rtx-fp16 "
         "(needs a GPU: no driver)"
     )
 
