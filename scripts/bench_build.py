@@ -4,8 +4,8 @@
 
 Runs the command line tool as a user does: ``cold`` has no earlier bundle and an empty plugin cache; ``unchanged`` is
 the same command again. Memory is that of the process and its children together (resident pages summed, sampled every
-20 ms: shared pages count more than once, so the true peak is lower). Goals on two cores, ANDREA-120M, fp32: cold 60 s and
-3 GB, its onnx step 10 s, unchanged 5 s.
+20 ms: shared pages count more than once, so the true peak is lower). Goals on two cores, ANDREA-120M, fp32: cold 60 s
+and 3 GB, its onnx step 10 s, unchanged 5 s.
 """
 
 from __future__ import annotations
