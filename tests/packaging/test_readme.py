@@ -67,7 +67,7 @@ def test_every_option_it_names_exists() -> None:
     from andrea_export.cli import app
 
     runner = CliRunner()
-    commands = ("build", "validate", "run", "inspect", "trace", "doctor")
+    commands = [command.callback.__name__ for command in app.registered_commands if command.callback]
     known = "".join(runner.invoke(app, [command, "--help"], terminal_width=400).output for command in commands)
     known += runner.invoke(app, ["--help"], terminal_width=400).output
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
