@@ -190,9 +190,10 @@ def open_raw(
 ) -> Any:
     """onnxruntime's own session on an ONNX file, or on a graph over its weights; callers may bind their own buffers.
 
-    ``plugin_library``: what the tensorrt provider takes each GELU from; left out, the function body runs. Without ``allow_cpu_nodes`` every node must be
-    on the provider asked for. Raises: BackendUnavailable (not installed, no driver, replaced, a node elsewhere),
-    PluginError (tensorrt without the library), RunError (file not loadable).
+    ``plugin_library``: what the tensorrt provider takes each GELU from; left out, the function body runs. Without
+    ``allow_cpu_nodes`` every node must be on the provider asked for. Raises: BackendUnavailable (not installed, no
+    driver, replaced, a node elsewhere), PluginError (no such library, or without the creator), RunError (file not
+    loadable).
     """
     row = provider_row(provider)
     availability = provider_availability(provider)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from andrea_export.cli.output import emit
 from tests.conftest import Andrea, Outcome
 
 
@@ -21,14 +22,15 @@ def refused(outcome: Outcome, code: int = 2) -> str:
     return outcome.error
 
 
-def test_text_in_and_text_out(andrea: Andrea, ort_bundle: Path) -> None:
+def test_text_in_and_text_out(andrea: Andrea, ort_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = andrea("run", ort_bundle, "--prompt", "héllo", "--max-new-tokens", 8, "--json")
     assert outcome.code == 0, outcome.stderr
     document = json.loads(outcome.stdout)
     assert document["prompt"] == list("héllo".encode())
     assert (document["graph"], document["precision"]) == ("ort-cpu-fp32.onnx", "fp32")
     streamed = andrea("run", ort_bundle, "--prompt", "héllo", "--max-new-tokens", 8)
-    assert streamed.stdout == document["text"] + "\n"
+    emit(document["text"])  # control characters become escapes, whoever writes them
+    assert streamed.stdout == capsys.readouterr().out
     same = andrea("run", ort_bundle, "--tokens", ",".join(map(str, document["prompt"])), "--max-new-tokens", 8)
     assert same.stdout == ",".join(map(str, document["tokens"])) + "\n"
 
