@@ -291,7 +291,7 @@ def test_a_provider_that_is_not_here_is_an_error(ort_bundle: Path, provider: str
         pytest.skip(f"{provider} is installed here")
     with pytest.raises(BackendUnavailable, match=f"provider {provider}: ") as caught:
         andrea_export.load(ort_bundle, provider=provider)
-    assert caught.value.hint is not None and caught.value.hint.startswith("pip install")
+    assert caught.value.hint is not None and "pip install" in caught.value.hint
 
 
 def test_the_tensorrt_provider_wants_its_plugin(ort_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
