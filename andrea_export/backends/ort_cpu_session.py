@@ -22,6 +22,7 @@ from andrea_model.config import AndreaConfig
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+
 class OrtCpuSession:
     """Runs one ``ort-cpu`` graph on canonical inputs; with ``taps``, those layers are returned too.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea_export.cli.options import JsonOption, OrtPrecisionChoice, ProviderChoice, ThreadsOption
+from andrea_export.cli.options import JsonOption, OrtPrecisionChoice, ProviderChoice, ProviderOption, ThreadsOption
 from andrea_export.cli.output import emit_json, emit_lines, note, size, table
 from andrea_export.errors import UsageError
 
@@ -23,22 +23,33 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
-    provider: Annotated[ProviderChoice, typer.Option("--provider", help="Where to run.")] = ProviderChoice.CPU,
+    provider: ProviderOption = ProviderChoice.CPU,
     precision: Annotated[
         list[OrtPrecisionChoice] | None,
-        typer.Option("--precision", help="What to measure. Repeat it. [default: all the bundle has]"),
+        typer.Option(
+            "--precision",
+            help="What to measure: fp32, int8 or int4. Repeat it. [default: all the bundle has]",
+            metavar="PRECISION",
+            show_default=False,
+        ),
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option("--against", help="Another bundle, measured in the same rounds. Repeat it.", metavar="DIR"),
+        typer.Option(
+            "--against",
+            help="Another bundle, measured in the same rounds. Repeat it.",
+            metavar="DIR",
+            show_default=False,
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", help="How often everything is measured.", metavar="N")] = 5,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a bundle: first token, prompts, decoding, memory; medians, and shares of this machine's limit.
+    """Measure a bundle's speed and memory.
 
-    Every precision runs in a process of its own, and all take turns, round by round. A prompt's time is the time to its
+    First token, prompts, decoding and peak memory: medians, and each figure's share of this machine's limit. Every
+    precision runs in a process of its own, and all take turns, round by round. A prompt's time is the time to its
     next-token logits.
     """
     from andrea_export.runtime.bench import measure

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("run", short_help="Generate tokens greedily from a bundle.")(run)
+    app.command("run", short_help="Generate text or tokens from a bundle.")(run)
 
 
 def run(

@@ -67,7 +67,7 @@ def test_every_option_it_names_exists() -> None:
     from andrea_export.cli import app
 
     runner = CliRunner()
-    commands = ("build", "validate", "run", "bench", "inspect", "trace", "doctor")
+    commands = ("build", "validate", "diff", "report", "run", "bench", "inspect", "trace", "doctor")
     known = "".join(runner.invoke(app, [command, "--help"], terminal_width=400).output for command in commands)
     known += runner.invoke(app, ["--help"], terminal_width=400).output
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
