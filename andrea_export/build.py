@@ -80,6 +80,8 @@ def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[Target, ...], 
     asked = recipe.targets
     targets: list[Target] = ["onnx"]
     left_out: list[str] = []
+    if asked is not None and "ort-cpu" in asked:
+        targets.append("ort-cpu")
     for target in ENGINE_TARGETS:
         if asked is not None and target not in asked:
             continue

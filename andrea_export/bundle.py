@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from andrea_export.backends.base import EngineFacts
 from andrea_export.checkpoint import WeightsOrigin, sha256_of
 from andrea_export.errors import BundleError, first_line
-from andrea_export.recipe import Recipe, recipe_as_mapping
+from andrea_export.recipe import OrtPrecision, Recipe, recipe_as_mapping
 from andrea_export.report import Verdict
 from andrea_model.config import AndreaConfig
 
@@ -74,6 +74,8 @@ class Manifest:
     """Parameter name → sha256 of its little-endian fp32 bytes, taken from the torch model, not from the ONNX file."""
     plugin: PluginFacts | None = None
     engines: tuple[EngineEntry, ...] = ()
+    ort_cpu: tuple[OrtPrecision, ...] = ()
+    """The precisions of the graphs for onnxruntime's CPU provider; ``ort_cpu_files`` names the files."""
     target_gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """File → compute capabilities it is for; ``9.0 PTX`` is compiled by the driver for any GPU from 9.0 on."""
     steps: Mapping[str, str] = field(default_factory=dict)
@@ -107,13 +109,17 @@ class Bundle:
         """Where the weights came from."""
         return self.manifest.origin
 
-    def mismatches(self) -> tuple[str, ...]:
+    def mismatches(self, names: Sequence[str] | None = None) -> tuple[str, ...]:
         """One line for every file that is missing or not the one that was sealed, the manifest's own words included.
 
-        Empty if all match.
+        Empty if all match. With ``names``, of these files only.
         """
         problems = []
-        for name, entry in self.manifest.files.items():
+        for name in self.manifest.files if names is None else names:
+            entry = self.manifest.files.get(name)
+            if entry is None:
+                problems.append(f"{name} is not in the manifest")
+                continue
             file = self.path / name
             if not file.is_file():
                 problems.append(f"{name} is missing")
@@ -121,7 +127,7 @@ class Bundle:
                 problems.append(f"{name} has {file.stat().st_size:,} bytes, expected {entry.num_bytes:,}")
             elif (found := sha256_of(file)) != entry.sha256:
                 problems.append(f"{name} has sha256 {found[:12]}…, expected {entry.sha256[:12]}…")
-        if not problems:
+        if not problems and names is None:
             from andrea_export.canonical import read_canonical_info
 
             info = read_canonical_info(self.model)

@@ -29,9 +29,10 @@ from andrea_export.bundle import (
 from andrea_export.checkpoint import LoadedModel, WeightsOrigin, load_model
 from andrea_export.errors import CheckpointError
 from andrea_export.operators import andrea_gelu
+from andrea_export.ort_cpu_files import files_of
 from andrea_export.plugins import build_plugin_library, check_library, compiler_status, plugin_sources_sha256
 from andrea_export.progress import Progress
-from andrea_export.recipe import ENGINE_TARGETS, EngineTarget, PrecisionName, Recipe, Target
+from andrea_export.recipe import ENGINE_TARGETS, EngineTarget, OrtPrecision, PrecisionName, Recipe, Target
 from andrea_export.report import Report, report_as_json, report_from_json
 from andrea_export.steps import installed_versions, step_key, tool_sha256
 from andrea_model.config import AndreaConfig
@@ -81,9 +82,10 @@ class Pipeline:
     def all_steps(self) -> tuple[Manifest, Report]:
         """Runs or reuses every step and seals the folder; where nothing changed, returns the earlier manifest."""
         self._onnx()
-        plugin = self._plugin() if any(target != "onnx" for target in self.targets) else None
+        plugin = self._plugin() if any(target in ENGINE_TARGETS for target in self.targets) else None
         engines = tuple(self._engines(plugin))
-        report = self._validation(engines)
+        ort_cpu = self._ort_cpu()
+        report = self._validation(engines, ort_cpu)
         recipe = replace(self.recipe, preset=self.origin.preset, targets=self.targets)
         all_reused = all(outcome.reused for outcome in self.outcomes)
         if self.previous is not None and all_reused and self.previous.recipe == recipe:
@@ -102,6 +104,7 @@ class Pipeline:
             weights_sha256=self.weights_sha256,
             plugin=plugin,
             engines=engines,
+            ort_cpu=ort_cpu,
             target_gpus=_target_gpus(plugin, engines),
             steps=self.keys,
             versions=installed_versions(),
@@ -129,6 +132,30 @@ class Pipeline:
         if self._step("onnx", key, (MODEL, WEIGHTS), make):
             assert self.previous is not None
             self.weights_sha256 = dict(self.previous.weights_sha256)
+
+    def _ort_cpu(self) -> tuple[OrtPrecision, ...]:
+        """The graphs for onnxruntime's CPU provider, one step a precision; returns the precisions."""
+        if "ort-cpu" not in self.targets:
+            return ()
+        for precision in self.recipe.ort_precisions:
+            self._ort_cpu_step(precision)
+        return self.recipe.ort_precisions
+
+    def _ort_cpu_step(self, precision: OrtPrecision) -> None:
+        def make() -> None:
+            from andrea_export.ort_cpu import derive_ort_cpu
+
+            derive_ort_cpu(
+                self.folder / MODEL,
+                self.config,
+                precision=precision,
+                options=self.recipe.ort_cpu,
+                folder=self.folder,
+            )
+
+        name = f"ort-cpu {precision}"
+        key = step_key(step=name, onnx=self.keys["onnx"], precision=precision, options=self.recipe.ort_cpu)
+        self._step(name, key, files_of(precision, self.recipe.ort_cpu).all, make)
 
     def _plugin(self) -> PluginFacts:
         """The plugin library, from the cache if its sources and compilers are the same."""
@@ -164,7 +191,7 @@ class Pipeline:
             (target, precision, native)
             for target in ENGINE_TARGETS
             if target in self.targets
-            for precision in self.recipe.precisions
+            for precision in self.recipe.engine_precisions
             for native in ((False, True) if self.recipe.native_twin else (False,))
         ]
         return [self._engine(target, precision, native) for target, precision, native in wanted]
@@ -204,7 +231,7 @@ class Pipeline:
             return next(entry for entry in self.previous.engines if entry.file == file)
         return made[0]
 
-    def _validation(self, engines: Sequence[EngineEntry]) -> Report:
+    def _validation(self, engines: Sequence[EngineEntry], ort_cpu: Sequence[OrtPrecision]) -> Report:
         made: list[Report] = []
 
         def make() -> None:
@@ -215,6 +242,8 @@ class Pipeline:
                 self._model(),
                 engines=engines,
                 profile=self.recipe.profile,
+                ort_cpu=ort_cpu,
+                ort_options=self.recipe.ort_cpu,
                 weights_sha256=self.weights_sha256,
                 weights_from=f"checkpoint {self.origin.checkpoint}" if self.checkpoint else f"seed {self.origin.seed}",
                 cache_dir=self.cache_dir,
@@ -227,7 +256,7 @@ class Pipeline:
             step="validate",
             made_of=dict(self.keys),
             plugin_maths=(plugin_sources_sha256(), [(tool.name, tool.version) for tool in compiler_status()]),
-            can_run={target: engine_backend(target).can_run() for target in self.targets if target != "onnx"},
+            can_run={target: engine_backend(target).can_run() for target in ENGINE_TARGETS if target in self.targets},
         )
         if self._step("validate", key, (REPORT,), make):
             return report_from_json(self.output / REPORT)

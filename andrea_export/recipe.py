@@ -19,13 +19,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Target = Literal["onnx", "tensorrt", "tensorrt-rtx"]
+Target = Literal["onnx", "ort-cpu", "tensorrt", "tensorrt-rtx"]
 EngineTarget = Literal["tensorrt", "tensorrt-rtx"]
 PrecisionName = Literal["fp32", "fp16", "bf16"]
+OrtPrecision = Literal["fp32", "int8", "int4"]
+AnyPrecision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 
-TARGETS: tuple[Target, ...] = ("onnx", "tensorrt", "tensorrt-rtx")
+TARGETS: tuple[Target, ...] = ("onnx", "ort-cpu", "tensorrt", "tensorrt-rtx")
 ENGINE_TARGETS: tuple[EngineTarget, ...] = ("tensorrt", "tensorrt-rtx")
 PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16")
+ORT_PRECISIONS: tuple[OrtPrecision, ...] = ("fp32", "int8", "int4")
+ALL_PRECISIONS: tuple[AnyPrecision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -62,6 +66,25 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrtCpu:
+    """How the graphs for onnxruntime's CPU provider are quantised."""
+
+    __pydantic_config__ = _STRICT
+
+    int8_decode: Literal["blockwise", "dynamic"] = "blockwise"
+    """What decodes in int8. blockwise: MatMulNBits, in a graph of its own beside the one that takes prompts; faster,
+    and rows of a batch share a run, for a second copy of the weights. dynamic: the prompt's own graph,
+    DynamicQuantizeMatMul, with one copy. Their divergence from fp32 is the same."""
+    int8_keep: tuple[str, ...] = ()
+    """Linear layers that stay fp32 in int8: ``blocks.3.mlp.proj``, or ``mlp.proj`` for that of every block."""
+    int4_block: Literal[32, 64, 128] = 128
+    """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""
+    int4_keep: tuple[str, ...] = ("attn.qkv",)
+    """Linear layers that are int8 in int4. On a trained model ``attn.qkv``, a quarter of the weights, makes 43 % of
+    int4's divergence from fp32, and wide blocks cost less than it saves (docs/measurements/quantization.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """What to build. Every key is optional."""
 
@@ -72,9 +95,10 @@ class Recipe:
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the untrained weights, where no checkpoint is given."""
     targets: tuple[Target, ...] | None = None
-    """Left out: everything this machine can build."""
-    precisions: tuple[PrecisionName, ...] = ("fp32",)
-    """One engine for each; the ONNX file itself is always fp32."""
+    """Left out: everything this machine can build, but ort-cpu, which is made where it is asked for by name."""
+    precisions: tuple[AnyPrecision, ...] = ("fp32",)
+    """Each target takes those it knows: an engine fp32, fp16, bf16, ort-cpu fp32, int8, int4. model.onnx is fp32."""
+    ort_cpu: OrtCpu = field(default_factory=OrtCpu)
     profile: Profile = field(default_factory=Profile)
     tf32: bool = False
     """Let fp32 engines round their matrix inputs to TF32. Off, so that fp32 means fp32."""
@@ -92,6 +116,27 @@ class Recipe:
                 raise ValueError(f"{name} is empty")
             if values is not None and len(set(values)) != len(values):
                 raise ValueError(f"{name} names one value twice: {', '.join(values)}")
+        strange = [name for name in self.precisions if not self._is_used(name)]
+        if strange:
+            raise ValueError(f"no target of this recipe comes in {', '.join(strange)}")
+
+    @property
+    def engine_precisions(self) -> tuple[PrecisionName, ...]:
+        """The precisions every engine target is built in."""
+        return tuple(name for name in PRECISIONS if name in self.precisions)
+
+    @property
+    def ort_precisions(self) -> tuple[OrtPrecision, ...]:
+        """The precisions ``ort-cpu`` is built in."""
+        return tuple(name for name in ORT_PRECISIONS if name in self.precisions)
+
+    def _is_used(self, precision: AnyPrecision) -> bool:
+        """Whether a target takes this precision. With targets left to the machine, those of engines may be unused."""
+        if precision in PRECISIONS and (self.targets is None or set(self.targets) & set(ENGINE_TARGETS)):
+            return True
+        if precision in ORT_PRECISIONS and self.targets is not None and "ort-cpu" in self.targets:
+            return True
+        return precision == "fp32"
 
 
 _RECIPE = TypeAdapter(Recipe)

@@ -18,10 +18,11 @@ from andrea_export.diff.policy import Policy, policy_as_mapping
 from andrea_export.diff.sources import EngineSource, OnnxSource, Source, Sources, TorchSource
 from andrea_export.errors import BackendUnavailable, BundleError, ExportError
 from andrea_export.judge import formula
+from andrea_export.ort_cpu_validation import measure_ort_cpu
 from andrea_export.plugin_maths import PluginMaths
 from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Progress
-from andrea_export.recipe import Profile
+from andrea_export.recipe import OrtCpu, OrtPrecision, Profile
 from andrea_export.report import Candidate, Check, Report
 from andrea_export.specs import layer_names
 from andrea_export.weights import check_weights, hashes_from_model, hashes_from_onnx, model_from_onnx
@@ -59,6 +60,8 @@ def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Pa
         loaded,
         engines=bundle.manifest.engines,
         profile=bundle.manifest.recipe.profile,
+        ort_cpu=bundle.manifest.ort_cpu,
+        ort_options=bundle.manifest.recipe.ort_cpu,
         weights_sha256=bundle.manifest.weights_sha256,
         weights_from=source,
         cache_dir=cache_dir,
@@ -75,6 +78,8 @@ def validate_files(
     *,
     engines: Sequence[EngineEntry],
     profile: Profile,
+    ort_cpu: Sequence[OrtPrecision] = (),
+    ort_options: OrtCpu | None = None,
     weights_sha256: Mapping[str, str] | None = None,
     weights_from: str,
     cache_dir: Path,
@@ -99,6 +104,7 @@ def validate_files(
         runnable = [EngineSource(folder / entry.file, entry, config, origin, profile=profile) for entry in engines]
         compared += _compare_engines(reference, runnable, profile, progress)
     maths = tuple(plugin_maths.results())
+    cpu_graphs = tuple(measure_ort_cpu(folder, ort_cpu, ort_options or OrtCpu(), loaded.model, inputs.cases, progress))
     report = report_of(reference, compared, inputs)
     report = replace(
         report,
@@ -108,8 +114,8 @@ def validate_files(
             "weights_from": weights_from,
             "origin_sha256": origin.checkpoint_sha256 or "",
         },
-        candidates=(*report.candidates, *(candidate for candidate, _ in maths)),
-        layers=(*report.layers, *(row for _, rows in maths for row in rows)),
+        candidates=(*report.candidates, *(candidate for candidate, _ in (*cpu_graphs, *maths))),
+        layers=(*report.layers, *(row for _, rows in (*cpu_graphs, *maths) for row in rows)),
         checks=(
             _check_weights(
                 model, hashes_from_model(loaded.model) if weights_sha256 is None else weights_sha256, config

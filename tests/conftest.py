@@ -141,3 +141,25 @@ def add_engine_entry(bundle: Path, num_gelus: int) -> None:
     manifest = open_bundle(bundle).manifest
     entry = EngineEntry(file="engines/tensorrt-rtx-fp16.plan", native_twin=False, facts=facts)
     seal(bundle, replace(manifest, engines=(entry,), files={**manifest.files, entry.file: file_entry(file)}))
+
+
+@pytest.fixture(scope="session")
+def ort_built(checkpoint: Path, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    """A bundle of the checkpoint with the CPU graphs in every precision. Read only."""
+    return build_bundle(
+        tmp_path_factory.mktemp("ort") / "bundle",
+        recipe_from_mapping(
+            {"targets": ["onnx", "ort-cpu"], "precisions": ["fp32", "int8", "int4"]},
+            where="test",
+        ),
+        checkpoint=checkpoint,
+        force=False,
+        cache_dir=cache_dir,
+        progress=Silent(),
+    )
+
+
+@pytest.fixture(scope="session")
+def ort_bundle(ort_built: BuildResult) -> Path:
+    """Its folder. Read only."""
+    return ort_built.bundle

@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,9 +17,10 @@ from typing import Any
 import numpy.typing as npt
 
 from andrea_export.backends.base import Availability, Feeds
-from andrea_export.errors import BackendUnavailable, RunError, UsageError
+from andrea_export.errors import BackendUnavailable, PluginError, RunError, UsageError
 
 _FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
+_RECORD_OPTION = "session.record_ep_graph_assignment_info"
 _QUIET = 4  # onnxruntime's log level "fatal": what it says otherwise is repeated in the error we raise
 
 
@@ -32,6 +33,8 @@ class Provider:
     install: str
     plugin_package: str | None = None
     """A provider that comes as a library of its own, to be registered at run time."""
+    takes_plugins: bool = False
+    """It runs each GELU by the TensorRT plugin; the others by the function body that is in the file."""
 
 
 PROVIDERS: dict[str, Provider] = {
@@ -47,6 +50,7 @@ PROVIDERS: dict[str, Provider] = {
             name="tensorrt",
             ort_name="TensorrtExecutionProvider",
             install="pip uninstall -y onnxruntime; pip install 'andrea-export[gpu,tensorrt]'",
+            takes_plugins=True,
         ),
         Provider(
             name="tensorrt-rtx",
@@ -104,6 +108,24 @@ def onnxruntime_version() -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTuning:
+    """What onnxruntime is told beside the model; the default is onnxruntime's own."""
+
+    num_threads: int = 0
+    """Threads inside an operator; 0 leaves the number to onnxruntime."""
+    disabled_optimizers: tuple[str, ...] = ()
+    """Graph rewrites it must not make, by onnxruntime's names."""
+
+    def with_threads(self, num_threads: int) -> SessionTuning:
+        """The same with a number of threads."""
+        return replace(self, num_threads=num_threads)
+
+
+CPU_TUNING = SessionTuning(disabled_optimizers=("SkipLayerNormFusion",))
+"""onnxruntime would fuse Add and LayerNormalization into a kernel that is eight times slower: docs/runtime.md."""
+
+
 class OnnxSession:
     """One ONNX file on one provider; with ``taps``, those layers are outputs too (the graph is otherwise as it ships).
 
@@ -120,13 +142,12 @@ class OnnxSession:
         taps: Sequence[str] = (),
         graph: bytes | None = None,
         name: str | None = None,
+        tuning: SessionTuning | None = None,
     ) -> None:
-        row = provider_row(provider)
-        availability = provider_availability(provider)
-        if not availability.available:
-            raise BackendUnavailable(f"provider {provider}: {availability.reason}", hint=availability.hint)
         self.name = name or f"onnxruntime-{provider}"
-        self._session = _open(model, row, _tapped(model, taps) if taps else graph)
+        self._session = open_raw(
+            model, provider, tuning=tuning or SessionTuning(), graph=_tapped(model, taps) if taps else graph
+        )
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         self.input_names = tuple(entry.name for entry in self._session.get_inputs())
 
@@ -136,7 +157,7 @@ class OnnxSession:
             outputs = self._session.run(None, {name: feeds[name] for name in self.input_names})
         except KeyError as error:
             raise RunError(f"{self.name}: input {error} was not given") from None
-        except _errors() as error:
+        except onnxruntime_errors() as error:
             raise RunError(f"{self.name} cannot run these inputs: {_first_line(error)}") from error
         return dict(zip(self.output_names, outputs, strict=True))
 
@@ -158,36 +179,119 @@ def open_session(model: Path, provider: str = "cpu") -> OnnxSession:
     return OnnxSession(model, provider)
 
 
-def _open(model: Path, row: Provider, graph: bytes | None) -> Any:
-    """A session on the file, or on a graph over the file's weights."""
+def open_raw(
+    model: Path,
+    provider: str,
+    *,
+    tuning: SessionTuning,
+    graph: bytes | None = None,
+    plugin_library: Path | None = None,
+    allow_cpu_nodes: bool = True,
+) -> Any:
+    """onnxruntime's own session on an ONNX file, or on a graph over its weights; callers may bind their own buffers.
+
+    ``plugin_library``: what the tensorrt provider takes each GELU from; left out, the function body runs. Without
+    ``allow_cpu_nodes`` every node must be on the provider asked for. Raises: BackendUnavailable (not installed, no
+    driver, replaced, a node elsewhere), PluginError (no such library, or without the creator), RunError (file not
+    loadable).
+    """
+    row = provider_row(provider)
+    availability = provider_availability(provider)
+    if not availability.available:
+        raise BackendUnavailable(f"provider {provider}: {availability.reason}", hint=availability.hint)
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(_QUIET)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
+    options.intra_op_num_threads = tuning.num_threads
     source: str | bytes = str(model)
-    if graph is not None:
+    provider_options: dict[str, str] = {}
+    if row.takes_plugins and plugin_library is not None:
+        source = bytes_for_tensorrt(model)
+        provider_options["trt_extra_plugin_lib_paths"] = _checked_plugin(plugin_library)
+    elif graph is not None:
         source = graph
+    if isinstance(source, bytes):
         options.add_session_config_entry(_FOLDER_OPTION, str(model.parent.resolve()))
+    if not allow_cpu_nodes and provider != "cpu":
+        options.add_session_config_entry(_RECORD_OPTION, "1")
     try:
         if row.plugin_package is not None:
             session = _open_with_plugin_provider(source, row, options)
         else:
-            session = onnxruntime.InferenceSession(source, options, providers=[row.ort_name], enable_fallback=0)
-    except _errors() as error:
+            session = onnxruntime.InferenceSession(
+                source,
+                options,
+                providers=[(row.ort_name, provider_options)],
+                enable_fallback=0,
+                disabled_optimizers=list(tuning.disabled_optimizers),
+            )
+    except onnxruntime_errors() as error:
+        if is_out_of_memory(error):
+            raise BackendUnavailable(f"{model.name}: out of memory", hint="use int8 or int4, or free memory") from error
         if row.name != "cpu":  # here it is the provider's libraries that are missing, far more often than the file
             raise BackendUnavailable(
                 f"provider {row.name}: {_first_line(error)}", hint="run `andrea-export doctor`, or use --provider cpu"
             ) from error
         raise RunError(f"onnxruntime cannot load {model}: {_first_line(error)}") from error
     got = session.get_providers()
-    if got[0] != row.ort_name:
+    if row.plugin_package is None and got[0] != row.ort_name:
         # onnxruntime logs an error and goes on with the CPU; a result from elsewhere than asked is no result.
         raise BackendUnavailable(
             f"provider {row.name}: onnxruntime fell back to {got[0]} (no usable GPU, driver or CUDA libraries)",
             hint="run `andrea-export doctor`, or use --provider cpu",
         )
+    if not allow_cpu_nodes and provider != "cpu":
+        check_assignment(row, session.get_provider_graph_assignment_info())
     return session
+
+
+def check_assignment(row: Provider, subgraphs: Sequence[Any]) -> None:
+    """Holds if every node is on the provider asked for. Raises BackendUnavailable naming those that are not.
+
+    ``subgraphs``: what ``InferenceSession.get_provider_graph_assignment_info`` gives.
+    """
+    elsewhere = [
+        f"{node.name} ({node.op_type}) on {subgraph.ep_name}"
+        for subgraph in subgraphs
+        if subgraph.ep_name != row.ort_name
+        for node in subgraph.get_nodes()
+    ]
+    if elsewhere:
+        more = f" and {len(elsewhere) - 8} more" if len(elsewhere) > 8 else ""
+        raise BackendUnavailable(
+            f"provider {row.name}: {len(elsewhere)} nodes are not on it: {', '.join(elsewhere[:8])}{more}",
+            hint="allow it with --allow-cpu-nodes",
+        )
+
+
+def bytes_for_tensorrt(model: Path) -> bytes:
+    """The canonical graph as onnxruntime's tensorrt provider finds plugins in it: each GELU in its own domain."""
+    import onnx_ir as ir
+
+    from andrea_export.operators import andrea_gelu
+    from andrea_export.passes.contract import run_passes
+    from andrea_export.passes.trt_plugins_domain import TrtPluginsDomain
+
+    derived = ir.load(model)
+    run_passes(derived, TrtPluginsDomain(andrea_gelu()))
+    serialized: bytes = ir.to_proto(derived).SerializeToString()
+    return serialized
+
+
+def _checked_plugin(library: Path) -> str:
+    """The library's path, its creator looked at first: onnxruntime only warns where a library cannot be loaded."""
+    from andrea_export.operators import andrea_gelu
+    from andrea_export.plugins import check_library
+
+    if not library.is_file():
+        raise PluginError(
+            f"the tensorrt provider takes each GELU from a plugin, and there is no {library}",
+            hint="build the bundle with --target tensorrt or tensorrt-rtx as well",
+        )
+    check_library(library, andrea_gelu())
+    return str(library.resolve())
 
 
 def _open_with_plugin_provider(source: str | bytes, row: Provider, options: Any) -> Any:
@@ -199,7 +303,7 @@ def _open_with_plugin_provider(source: str | bytes, row: Provider, options: Any)
     if row.ort_name not in {device.ep_name for device in onnxruntime.get_ep_devices()}:  # once a process
         try:
             onnxruntime.register_execution_provider_library(row.ort_name, str(module.get_library_path()))
-        except _errors() as error:
+        except onnxruntime_errors() as error:
             raise BackendUnavailable(
                 f"provider {row.name}: {_first_line(error)}", hint="install NVIDIA's driver"
             ) from error
@@ -224,8 +328,14 @@ def _tapped(model: Path, taps: Sequence[str]) -> bytes:
     return serialized
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    """onnxruntime's exceptions; they share no base of their own."""
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether onnxruntime failed for want of memory, which it says in words only."""
+    message = str(error)
+    return any(sign in message for sign in ("bad_alloc", "Failed to allocate memory", "out of memory"))
+
+
+def onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """onnxruntime's exceptions; they share no base of their own, and a bound run raises RuntimeError itself."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     names = (

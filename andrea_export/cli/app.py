@@ -18,7 +18,7 @@ import typer
 import typer.main
 
 from andrea_export import __version__
-from andrea_export.cli import build, check, diff, doctor, inspect, record, report, run, trace, validate
+from andrea_export.cli import bench, build, check, diff, doctor, inspect, record, report, run, trace, validate
 from andrea_export.cli.output import (
     OutputClosed,
     OutputFailed,
@@ -48,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its frames cost a third of 80 columns, and it takes [brackets] for markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (build, validate, diff, record, check, report, run, inspect, trace, doctor):
+for _command in (build, validate, diff, record, check, report, run, bench, inspect, trace, doctor):
     _command.register(app)
 
 

@@ -49,7 +49,8 @@ def build(
         list[TargetChoice] | None,
         typer.Option(
             "--target",
-            help="What to make: onnx, tensorrt or tensorrt-rtx. Repeat it. [default: all this machine can]",
+            help="What to make: onnx, ort-cpu, tensorrt or tensorrt-rtx. Repeat it. [default: all this machine can but "
+            "ort-cpu]",
             metavar="TARGET",
             show_default=False,
         ),
@@ -58,8 +59,8 @@ def build(
         list[PrecisionChoice] | None,
         typer.Option(
             "--precision",
-            help="Precision of the engines: fp32, fp16 or bf16. Repeat it. The ONNX file is always fp32. "
-            "[default: fp32]",
+            help="Of the engines: fp32, fp16, bf16; of ort-cpu: fp32, int8, int4. Repeat it. The ONNX file is always "
+            "fp32. [default: fp32]",
             metavar="PRECISION",
             show_default=False,
         ),

@@ -23,25 +23,37 @@ class TargetChoice(str, Enum):
     """What ``build`` can make."""
 
     ONNX = "onnx"
+    ORT_CPU = "ort-cpu"
     TENSORRT = "tensorrt"
     TENSORRT_RTX = "tensorrt-rtx"
 
 
 class PrecisionChoice(str, Enum):
-    """The precisions of an engine."""
+    """The precisions of an engine (fp32, fp16, bf16) and of ort-cpu (fp32, int8, int4)."""
 
     FP32 = "fp32"
     FP16 = "fp16"
     BF16 = "bf16"
+    INT8 = "int8"
+    INT4 = "int4"
 
 
 class ProviderChoice(str, Enum):
     """Where onnxruntime runs a model."""
 
+    AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
     TENSORRT = "tensorrt"
     TENSORRT_RTX = "tensorrt-rtx"
+
+
+class OrtPrecisionChoice(str, Enum):
+    """The precisions of the runtime."""
+
+    FP32 = "fp32"
+    INT8 = "int8"
+    INT4 = "int4"
 
 
 def _presets(incomplete: str) -> list[str]:
@@ -92,6 +104,29 @@ CacheDirOption = Annotated[
         metavar="FOLDER",
         show_default=False,
     ),
+]
+
+
+ProviderOption = Annotated[
+    ProviderChoice,
+    typer.Option(
+        "--provider",
+        help="Where onnxruntime runs: auto, cpu, cuda, tensorrt or tensorrt-rtx. Never another one than asked for.",
+        metavar="PROVIDER",
+    ),
+]
+OrtPrecisionOption = Annotated[
+    OrtPrecisionChoice | None,
+    typer.Option(
+        "--precision",
+        help="On the CPU, one the bundle was built in: fp32, int8 or int4. [default: fp32]",
+        metavar="PRECISION",
+        show_default=False,
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", help="[default: the physical cores this process may use]", metavar="N"),
 ]
 
 

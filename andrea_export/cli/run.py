@@ -1,85 +1,146 @@
-"""``andrea-export run``: greedy generation from a bundle through onnxruntime, tokens streamed as they come."""
+"""``andrea-export run``: generation from a bundle through onnxruntime, streamed as it comes."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea_export.cli.options import JsonOption, ProviderChoice, tokens_from_text
+from andrea_export.cli.options import (
+    JsonOption,
+    OrtPrecisionOption,
+    ProviderChoice,
+    ProviderOption,
+    ThreadsOption,
+    tokens_from_text,
+)
 from andrea_export.cli.output import emit, emit_json, note
-from andrea_export.errors import ValidationError
+from andrea_export.errors import UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.generation import GeneratedToken
+    from andrea_export.runtime import Model
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("run", short_help="Generate tokens greedily from a bundle.")(run)
+    app.command("run", short_help="Generate text or tokens from a bundle.")(run)
 
 
 def run(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
     tokens: Annotated[
-        str, typer.Option("--tokens", help="The prompt as token ids: 5,17,42.", metavar="IDS", show_default=False)
-    ],
+        str | None,
+        typer.Option("--tokens", help="The prompt as token ids: 5,17,42.", metavar="IDS", show_default=False),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", help="The prompt as text: its UTF-8 bytes are the tokens.", metavar="TEXT"),
+    ] = None,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", help="How many tokens to generate.", metavar="N")
     ] = 16,
-    provider: Annotated[
-        ProviderChoice,
-        typer.Option(
-            "--provider",
-            help="Where onnxruntime runs: cpu, cuda, tensorrt or tensorrt-rtx. Never another one than asked for.",
-            metavar="PROVIDER",
-        ),
-    ] = ProviderChoice.CPU,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Draw tokens, above 0. Left out: greedy.", metavar="T")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from the K likeliest tokens.", metavar="K")] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="Draw from the fewest tokens of at least this probability.", metavar="P"),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same tokens.", metavar="S")] = 0,
+    stop: Annotated[
+        list[int] | None,
+        typer.Option("--stop", help="A token id that ends the text. Repeat it.", metavar="ID", show_default=False),
+    ] = None,
+    provider: ProviderOption = ProviderChoice.AUTO,
+    precision: OrtPrecisionOption = None,
+    threads: ThreadsOption = None,
+    allow_cpu_nodes: Annotated[
+        bool,
+        typer.Option("--allow-cpu-nodes", help="Let a GPU provider leave nodes to the CPU; else that is an error."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate tokens greedily from a bundle, with a KV cache.
+    """Generate from a bundle, with a KV cache.
 
-    Prints the new tokens' ids on stdout as they come; timings go to stderr. Prompt and new tokens together must fit the
-    model's context: a longer request is refused before anything runs, never cut short.
+    New tokens go to stdout as they come, as text after --prompt, as ids after --tokens; timings go to stderr. Prompt
+    and new tokens together must fit the model's context: a longer request is refused before anything runs.
     """
-    prompt = tokens_from_text(tokens)
-
-    from andrea_export.backends.onnxruntime import open_session
     from andrea_export.bundle import open_bundle
-    from andrea_export.generation import check_generation, greedy
+    from andrea_export.runtime import Sampling, load
+    from andrea_export.runtime.text import tokens_from_prompt
 
-    opened = open_bundle(bundle)
-    if opened.manifest.verdict != "pass":
-        raise ValidationError(
-            f"bundle {bundle} {_why_not(opened.manifest.verdict)} when it was built, so it is not run",
-            hint=f"see {bundle / 'report.json'}, or run `andrea-export validate {bundle}`",
+    if (tokens is None) == (prompt is None):
+        raise UsageError(
+            "give the prompt by --prompt or by --tokens, and by one of them only", hint="see andrea-export run --help"
         )
-    check_generation(opened.config, prompt, max_new_tokens)
-    if not opened.origin.trained:
-        note(f"note: {opened.origin}: the tokens mean nothing")
-    generated: list[GeneratedToken] = []
-    with open_session(opened.model, provider.value) as session:
-        for token in greedy(session, opened.config, prompt, max_new_tokens):
-            if not as_json:
-                emit(f"{',' if generated else ''}{token.id}", end="")
-            generated.append(token)
-    if as_json:
-        emit_json(
-            {
-                "prompt": list(prompt),
-                "tokens": [token.id for token in generated],
-                "provider": provider.value,
-                "weights": str(opened.origin),
-                "trained": opened.origin.trained,
-            }
-        )
-    else:
-        emit()
-    first_ms, rest_ms = generated[0].step_ms, [token.step_ms for token in generated[1:]]
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=tuple(stop or ()))
+    given = tokens_from_text(tokens) if tokens is not None else None
+    open_bundle(bundle)  # every file, not only those that this run reads
+    with load(
+        bundle,
+        provider=provider.value,
+        precision=None if precision is None else precision.value,
+        num_threads=threads,
+        allow_cpu_nodes=allow_cpu_nodes,
+        verify=False,
+    ) as model:
+        ids = given if given is not None else tokens_from_prompt(prompt or "", model.config.vocab_size)
+        steps = model.generate(ids, max_new_tokens=max_new_tokens, sampling=sampling)
+        if not model.bundle.origin.trained:
+            note(f"note: {model.bundle.origin}: the tokens mean nothing")
+        for reason in model.passed_over:
+            note(f"note: passed over {reason}")
+        generated, times_ms, text = _stream(steps, as_text=prompt is not None, silent=as_json)
+        if as_json:
+            emit_json(_document(model, ids, generated, text))
+        _note_speed(model, len(ids), times_ms)
+
+
+def _stream(steps: Any, *, as_text: bool, silent: bool) -> tuple[list[int], list[float], str | None]:
+    """The tokens, the milliseconds each took, and the text they are; shown as they come unless silent."""
+    from andrea_export.runtime.text import TextStream
+
+    stream = TextStream()
+    generated: list[int] = []
+    times_ms: list[float] = []
+    pieces: list[str] = []
+    begin = time.perf_counter()
+    for token in steps:
+        now = time.perf_counter()
+        times_ms.append((now - begin) * 1e3)
+        piece = stream.feed(token) if as_text else f"{',' if generated else ''}{token}"
+        generated.append(token)
+        pieces.append(piece)
+        if not silent:
+            emit(piece, end="")
+        begin = time.perf_counter()
+    rest = stream.finish()
+    if not silent:
+        emit(rest)
+    return generated, times_ms, "".join([*pieces, rest]) if as_text else None
+
+
+def _document(model: Model, prompt: Any, generated: list[int], text: str | None) -> dict[str, Any]:
+    return {
+        "prompt": list(prompt),
+        "tokens": generated,
+        **({} if text is None else {"text": text}),
+        "provider": model.provider,
+        "precision": model.precision,
+        "graph": model.graph,
+        "threads": model.num_threads,
+        "weights": str(model.bundle.origin),
+        "trained": model.bundle.origin.trained,
+    }
+
+
+def _note_speed(model: Model, num_prompt: int, times_ms: list[float]) -> None:
+    if not times_ms:
+        note(f"a stop token ended the text at once, on {model.name}")
+        return
+    rest_ms = times_ms[1:]
     speed = f", then {1e3 * len(rest_ms) / sum(rest_ms):.1f} tokens/s" if rest_ms else ""
-    note(f"{len(prompt)} prompt tokens and the first new one in {first_ms:.1f} ms{speed}, on {session.name}")
-
-
-def _why_not(verdict: str) -> str:
-    return {"fail": "failed its validation", "not-measured": "was not measured"}.get(verdict, f"had verdict {verdict}")
+    note(f"{num_prompt} prompt tokens and the first new one in {times_ms[0]:.1f} ms{speed}, on {model.name}")

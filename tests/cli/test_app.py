@@ -17,11 +17,11 @@ import typer.main
 from andrea_export import __version__
 from andrea_export.cli import app
 from andrea_export.cli.app import explain
-from andrea_export.cli.options import PrecisionChoice, ProviderChoice, TargetChoice, cache_dir_from
+from andrea_export.cli.options import OrtPrecisionChoice, PrecisionChoice, ProviderChoice, TargetChoice, cache_dir_from
 from andrea_export.errors import AndreaError, BackendUnavailable, BuildError, UsageError
 from tests.conftest import Andrea
 
-COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "inspect", "trace", "doctor")
+COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "bench", "inspect", "trace", "doctor")
 PROGRAM = (sys.executable, "-c", "from andrea_export.cli import main; main()")
 
 
@@ -318,11 +318,12 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.S
 
 def test_choices_are_those_of_the_library() -> None:
     from andrea_export.backends.onnxruntime import PROVIDERS
-    from andrea_export.recipe import PRECISIONS, TARGETS
+    from andrea_export.recipe import ALL_PRECISIONS, ORT_PRECISIONS, TARGETS
 
     assert tuple(choice.value for choice in TargetChoice) == TARGETS
-    assert tuple(choice.value for choice in PrecisionChoice) == PRECISIONS
-    assert tuple(choice.value for choice in ProviderChoice) == tuple(PROVIDERS)
+    assert tuple(choice.value for choice in PrecisionChoice) == ALL_PRECISIONS
+    assert tuple(choice.value for choice in OrtPrecisionChoice) == ORT_PRECISIONS
+    assert tuple(choice.value for choice in ProviderChoice) == ("auto", *PROVIDERS)
 
 
 def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

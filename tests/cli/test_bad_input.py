@@ -188,7 +188,7 @@ def test_weights_that_are_not_finite_are_named(andrea: Andrea, copy: Path, value
     ("options", "text"),
     [
         (("--preset", "andrea-7b"), "unknown preset 'andrea-7b'"),
-        (("--target", "coreml"), "'coreml' is not one of 'onnx', 'tensorrt', 'tensorrt-rtx'"),
+        (("--target", "coreml"), "'coreml' is not one of 'onnx', 'ort-cpu', 'tensorrt', 'tensorrt-rtx'"),
         (("--precision", "fp8"), "'fp8' is not one of 'fp32', 'fp16', 'bf16'"),
         (("--seed", "-1"), "--seed is -1, expected 0 to 2^63 - 1"),
         (("--target", "onnx", "--target", "onnx"), "targets names one value twice: onnx"),

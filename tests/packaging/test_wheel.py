@@ -15,7 +15,7 @@ import pytest
 from andrea_export import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "inspect", "trace", "doctor")
+COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "bench", "inspect", "trace", "doctor")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,151 @@
+"""``andrea-export bench``: latency, throughput and memory of a bundle, as shares of what this machine can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from andrea_export.cli.options import JsonOption, OrtPrecisionChoice, ProviderChoice, ProviderOption, ThreadsOption
+from andrea_export.cli.output import emit_json, emit_lines, note, size, table
+from andrea_export.errors import UsageError
+
+if TYPE_CHECKING:
+    from andrea_export.runtime.bench import Figures, Subject
+    from andrea_export.runtime.machine import MachineLimits
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("bench")(bench)
+
+
+def bench(
+    bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
+    provider: ProviderOption = ProviderChoice.CPU,
+    precision: Annotated[
+        list[OrtPrecisionChoice] | None,
+        typer.Option(
+            "--precision",
+            help="What to measure: fp32, int8 or int4. Repeat it. [default: all the bundle has]",
+            metavar="PRECISION",
+            show_default=False,
+        ),
+    ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--against",
+            help="Another bundle, measured in the same rounds. Repeat it.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", help="How often everything is measured.", metavar="N")] = 5,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a bundle's speed and memory.
+
+    First token, prompts, decoding and peak memory: medians, and each figure's share of this machine's limit. Every
+    precision runs in a process of its own, and all take turns, round by round. A prompt's time is the time to its
+    next-token logits.
+    """
+    from andrea_export.runtime.bench import measure
+    from andrea_export.runtime.machine import measure_limits
+
+    if rounds < 1:
+        raise UsageError(f"--rounds is {rounds}, expected at least 1")
+    wanted = None if precision is None else [choice.value for choice in precision]
+    subjects = [
+        subject
+        for folder in (bundle, *(against or ()))
+        for subject in _subjects(folder, provider.value, wanted, threads)
+    ]
+    figures = measure(subjects, rounds=rounds, on_round=lambda number: note(f"round {number + 1} of {rounds} …"))
+    limits = measure_limits(figures[0].num_threads)
+    if as_json:
+        emit_json(_document(figures, limits, rounds))
+    else:
+        emit_lines(_lines(figures, limits, rounds))
+
+
+def _subjects(folder: Path, provider: str, precisions: list[str] | None, threads: int | None) -> list[Subject]:
+    from andrea_export.bundle import open_bundle
+    from andrea_export.runtime.bench import Subject
+
+    built = open_bundle(folder, verify=False).manifest.ort_cpu
+    has = tuple(dict.fromkeys(("fp32", *built))) if provider == "cpu" else ("fp32",)
+    return [
+        Subject(bundle=folder, provider=provider, precision=precision, num_threads=threads)
+        for precision in (precisions or has)
+    ]
+
+
+def _shares(one: Figures, limits: MachineLimits) -> dict[str, float]:
+    """Each figure as a share of the machine's limit: decoding of bandwidth, prompts of the fp32 or int8 matrix rate."""
+    from andrea_export.runtime.bench import decoded_bytes, prefill_operations, tasks_for
+
+    rate = limits.fp32_flops if one.precision == "fp32" else limits.int8_ops
+    shares = {"decode": one.decode * decoded_bytes(one.graph) / limits.read_bytes_s}
+    for name, prompts in tasks_for(one.config).items():
+        if (median := one.median_ms(name)) is not None:
+            operations = prefill_operations(one.config, len(prompts[0]), len(prompts))
+            shares[name] = operations / (median / 1e3) / rate
+    return shares
+
+
+def _document(figures: list[Figures], limits: MachineLimits, rounds: int) -> dict[str, Any]:
+    from andrea_export.runtime.bench import decoded_bytes
+
+    return {
+        "rounds": rounds,
+        "limits": {
+            "read_bytes_s": limits.read_bytes_s,
+            "fp32_flops": limits.fp32_flops,
+            "int8_ops": limits.int8_ops,
+        },
+        "subjects": [
+            {
+                "bundle": str(one.subject.bundle),
+                "name": one.name,
+                "precision": one.precision,
+                "threads": one.num_threads,
+                "load_s": one.load_s,
+                "times_ms": {name: one.median_ms(name) for name in one.times_ms},
+                "decode_tokens_s": one.decode,
+                "weight_bytes": decoded_bytes(one.graph),
+                "peak_memory_bytes": one.peak_memory_bytes,
+                "share_of_limit": _shares(one, limits),
+            }
+            for one in figures
+        ],
+    }
+
+
+def _lines(figures: list[Figures], limits: MachineLimits, rounds: int) -> list[str]:
+    names = list(figures[0].times_ms)
+    headers = ["model", "load s", *(f"{name.replace('_', ' ')} ms" for name in names), "decode tok/s", "peak memory"]
+    rows = []
+    for one in figures:
+        shares = _shares(one, limits)
+        times = [
+            f"{median:.1f} ({shares[name]:.0%})" if (median := one.median_ms(name)) is not None else ""
+            for name in names
+        ]
+        rows.append(
+            [
+                f"{one.subject.bundle.name}: {one.name}",
+                f"{one.load_s:.2f}",
+                *times,
+                f"{one.decode:.1f} ({shares['decode']:.0%})",
+                size(one.peak_memory_bytes),
+            ]
+        )
+    return [
+        f"{figures[0].num_threads} threads: reads {limits.read_bytes_s / 1e9:.1f} GB/s, multiplies "
+        f"{limits.fp32_flops / 1e9:.0f} GFLOP/s in fp32, {limits.int8_ops / 1e9:.0f} GOP/s in int8",
+        *table(headers, rows),
+        f"medians of {rounds} rounds; in brackets: share of the bandwidth (decode) or of the matrix rate (prompts)",
+    ]

@@ -1,0 +1,140 @@
+"""The graphs for onnxruntime's CPU provider: which passes make each precision, and which bytes they share.
+
+    fp32   the canonical arithmetic over a shared cache; its weights are the canonical file's, none is stored again
+    int8   two graphs: MatMulNBits decodes, DynamicQuantizeMatMul fills the cache with the prompt, each the faster one
+           for its work; or, where the recipe says so, the latter alone, with one copy of the weights
+    int4   the same two, with 4 bits to decode. The prompt stays int8: 4-bit kernels unpack their weights for every few
+           rows, and take twice as long
+
+What stays as it is was measured too (docs/runtime.md): onnxruntime's SkipLayerNormalization is eight times slower than
+Add and LayerNormalization, and its FastGelu no faster than Add and Gelu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+
+from andrea_export.errors import PassError, UsageError
+from andrea_export.operators import andrea_gelu
+from andrea_export.ort_cpu_files import files_of
+from andrea_export.passes.blockwise_weights import BlockwiseWeights
+from andrea_export.passes.contract import run_passes
+from andrea_export.passes.dynamic_int8 import DynamicInt8
+from andrea_export.passes.linear_layers import BLOCK_LINEARS
+from andrea_export.passes.logits_to_keep import LogitsToKeep
+from andrea_export.passes.native_gelu import NativeGelu
+from andrea_export.passes.quantized_embedding import BLOCKS, ROWS, QuantizedEmbedding
+from andrea_export.passes.shared_cache import SharedCache
+from andrea_export.passes.tied_head import TiedHead
+from andrea_export.passes.without_logits import WithoutLogits
+from andrea_export.recipe import OrtCpu, OrtPrecision
+from andrea_model.config import AndreaConfig
+
+# Smaller ones stay inside the .onnx file, as in the canonical one.
+_EXTERNAL_THRESHOLD_BYTES = 1024
+# One page: a mapped tensor starts on its own, and two mappings of one tensor are the same page.
+_ALIGNMENT_BYTES = 4096
+
+NEXT_HIGHER: Mapping[str, str] = {"int4": "int8", "int8": "fp32"}
+"""What a layer that a recipe keeps higher becomes."""
+
+
+def derive_ort_cpu(
+    model: Path, config: AndreaConfig, *, precision: OrtPrecision, options: OrtCpu, folder: Path
+) -> None:
+    """Writes ``files_of(precision, options)`` into the folder, which holds the canonical file's weights too.
+
+    Raises: PassError if the file is not a canonical one, UsageError for a layer to keep higher that is none.
+    """
+    kinds = linear_kinds(config, precision, options)
+    files = files_of(precision, options)
+    decode = ir.load(model)
+    _common(decode)
+    of_kind = {kind: tuple(name for name, own in kinds.items() if own == kind) for kind in ("int8", "int4")}
+    two_graphs = files.prefill != files.decode
+    if two_graphs:  # an 8-bit layer among 4-bit ones is block-wise as well: rows stay apart
+        run_passes(
+            decode,
+            BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block),
+            BlockwiseWeights(of_kind["int8"], bits=8),
+        )
+    else:
+        run_passes(decode, DynamicInt8(of_kind["int8"]))
+    if precision == "fp32":
+        run_passes(decode, TiedHead(), LogitsToKeep())
+        ir.save(decode, folder / files.decode)
+        return
+    assert files.weights is not None
+    run_passes(decode, QuantizedEmbedding(), LogitsToKeep())
+    graphs = {files.decode: decode}
+    if two_graphs:
+        prefill = ir.load(model)
+        _common(prefill)
+        run_passes(
+            prefill,
+            DynamicInt8(tuple(name for name, kind in kinds.items() if kind != "fp32")),
+            QuantizedEmbedding(),
+            WithoutLogits(),
+        )
+        graphs[files.prefill] = prefill
+    _write(graphs, folder, files.weights)
+
+
+def linear_kinds(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu) -> dict[str, str]:
+    """Module path of every linear layer → fp32, int8 or int4.
+
+    Raises: UsageError for a layer to keep higher that the model does not have.
+    """
+    modules = [f"blocks.{index}.{name}" for index in range(config.n_layer) for name in BLOCK_LINEARS]
+    kept = {"int8": options.int8_keep, "int4": options.int4_keep}.get(precision, ())
+    unknown = [name for name in kept if not any(_names(name, module) for module in modules)]
+    if unknown:
+        raise UsageError(
+            f"{precision}_keep: the model has no linear layer {', '.join(unknown)}",
+            hint="name one as blocks.3.mlp.proj, or as mlp.proj for every block",
+        )
+    return {
+        module: NEXT_HIGHER[precision] if any(_names(name, module) for name in kept) else precision
+        for module in modules
+    }
+
+
+def _names(kept: str, module: str) -> bool:
+    return module == kept or module.split(".", 2)[2] == kept
+
+
+def _common(model: ir.Model) -> None:
+    run_passes(model, NativeGelu(andrea_gelu()), SharedCache())
+
+
+def _write(graphs: Mapping[str, ir.Model], folder: Path, weights: str) -> None:
+    """Writes the graphs and one data file: a tensor that both have, or that has two shapes, is in it once."""
+    stored: dict[str, tuple[int, int]] = {}
+    with (folder / weights).open("wb") as data:
+        for graph in (model.graph for model in graphs.values()):
+            for name, value in graph.initializers.items():
+                tensor = value.const_value
+                if tensor is None or tensor.nbytes < _EXTERNAL_THRESHOLD_BYTES:
+                    continue
+                key = BLOCKS if name == ROWS else name
+                if key not in stored:
+                    data.write(b"\0" * (-data.tell() % _ALIGNMENT_BYTES))
+                    stored[key] = (data.tell(), tensor.nbytes)
+                    data.write(tensor.tobytes())
+                offset, length = stored[key]
+                if length != tensor.nbytes:
+                    raise PassError(f"{name} has {tensor.nbytes} bytes here and {length} in another graph")
+                value.const_value = ir.ExternalTensor(
+                    location=weights,
+                    offset=offset,
+                    length=length,
+                    dtype=tensor.dtype,
+                    shape=ir.Shape(tensor.numpy().shape),
+                    name=name,
+                    base_dir=folder,
+                )
+    for name, model in graphs.items():
+        ir.save(model, folder / name)

@@ -1,0 +1,44 @@
+"""The graphs for onnxruntime's CPU provider as a user meets them: their files and their own inputs. No toolchain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from andrea_export.recipe import OrtCpu, OrtPrecision
+
+SEQLENS = "seqlens_k"
+"""int32 ``[B]``: each row's real tokens in all, less one."""
+TOTAL = "total_sequence_length"
+"""int32 ``[1]``: the longest row's tokens in all."""
+KEEP = "logits_to_keep"
+"""int64 ``[1]``: how many of the last positions get logits, 1 to S."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrtCpuFiles:
+    """The files of one precision, by their names inside a bundle."""
+
+    decode: str
+    prefill: str
+    """The graph a prompt goes through; the same file as ``decode`` where one graph does both."""
+    weights: str | None
+    """The data file that is this precision's own; None where it has none."""
+    rows_independent: bool
+    """The decoding graph rounds no row's activations together with another's."""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every file, each once."""
+        return tuple(dict.fromkeys(name for name in (self.decode, self.prefill, self.weights) if name is not None))
+
+
+def files_of(precision: OrtPrecision, options: OrtCpu) -> OrtCpuFiles:
+    """The names of one precision's files. They stand beside model.onnx, so that relative weights resolve for anyone."""
+    name = f"ort-cpu-{precision}"
+    two_graphs = precision == "int4" or (precision == "int8" and options.int8_decode == "blockwise")
+    return OrtCpuFiles(
+        decode=f"{name}.onnx",
+        prefill=f"{name}-prefill.onnx" if two_graphs else f"{name}.onnx",
+        weights=None if precision == "fp32" else f"{name}.onnx.data",
+        rows_independent=precision == "fp32" or two_graphs,
+    )

@@ -1,0 +1,8 @@
+"""The runtime: a bundle, opened once, that generates. ``load`` is its door; importing it imports no backend."""
+
+from __future__ import annotations
+
+from andrea_export.runtime.model import Model, load
+from andrea_export.runtime.sampling import Sampling
+
+__all__ = ["Model", "Sampling", "load"]

@@ -1,0 +1,232 @@
+"""A bundle as a model: ``load`` opens it on one provider, ``Model.generate`` yields tokens.
+
+Owns which graph of a bundle a provider and a precision mean; what is not there is an error, never another one instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from andrea_export.backends.onnxruntime import provider_availability, provider_row
+from andrea_export.bundle import Bundle, open_bundle
+from andrea_export.errors import BackendUnavailable, BundleError, UsageError, ValidationError
+from andrea_export.generation import check_generation
+from andrea_export.ort_cpu_files import files_of
+from andrea_export.recipe import ORT_PRECISIONS, OrtPrecision
+from andrea_export.runtime.cores import num_usable_cores
+from andrea_export.runtime.engine import Engine, LogitsBV
+from andrea_export.runtime.sampling import Sampler, Sampling, check_sampling
+from andrea_model.config import AndreaConfig
+
+AUTO = "auto"
+_AUTO_ORDER = ("cuda", "cpu")
+"""TensorRT's providers build an engine for minutes before the first token, so they are taken where they are named."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Model:
+    """An opened bundle. A context manager; ``close`` releases its sessions. One text, or one batch, at a time."""
+
+    bundle: Bundle
+    provider: str
+    """Where it runs."""
+    precision: str
+    graph: str
+    """The file that decodes."""
+    num_threads: int
+    passed_over: tuple[str, ...] = ()
+    """What ``auto`` tried first, and why it could not be; a provider this onnxruntime does not have is not tried."""
+    _engine: Engine | None
+
+    @property
+    def config(self) -> AndreaConfig:
+        """The model's shape."""
+        return self.bundle.config
+
+    @property
+    def name(self) -> str:
+        """The engine's name, for reports."""
+        return self.engine.name
+
+    @property
+    def engine(self) -> Engine:
+        """What runs. Raises RunError once the model is closed."""
+        if self._engine is None:
+            raise UsageError("the model is closed")
+        return self._engine
+
+    def generate(
+        self, prompt: Sequence[int], *, max_new_tokens: int, sampling: Sampling | None = None
+    ) -> Iterator[int]:
+        """Yields new tokens as they come: ``max_new_tokens`` of them, or fewer where a stop token ends the text.
+
+        Prompt and new tokens must fit the context; a request that does not is refused before anything runs.
+        Raises: UsageError (at once), RunError, BackendUnavailable (out of memory).
+        """
+        self._check([prompt], max_new_tokens, sampling)
+        return (tokens[0] for tokens in self._steps([prompt], max_new_tokens, sampling) if tokens[0] is not None)
+
+    def generate_batch(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, sampling: Sampling | None = None
+    ) -> Iterator[list[int | None]]:
+        """Yields a list a step, one token a row; None for a row that has ended. A row gives what it gives alone.
+
+        Raises: as ``generate``.
+        """
+        if not prompts:
+            raise UsageError("there is no prompt, expected at least one")
+        self._check(prompts, max_new_tokens, sampling)
+        return self._steps(prompts, max_new_tokens, sampling)
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> LogitsBV:
+        """The logits ``[B, V]`` after each prompt. Overwritten by the next call. Raises: as ``generate``."""
+        self._check(prompts, 1, None)
+        return self.engine.start(prompts, max(len(prompt) for prompt in prompts) + 1)
+
+    def close(self) -> None:
+        """Releases what the model holds; once is enough."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling | None) -> None:
+        for prompt in prompts:
+            check_generation(self.config, prompt, max_new_tokens)
+        check_sampling(sampling or Sampling(), self.config.vocab_size)
+
+    def _steps(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling | None
+    ) -> Iterator[list[int | None]]:
+        engine = self.engine
+        samplers = [Sampler(sampling or Sampling()) for _ in prompts]
+        ended = [False] * len(prompts)
+        fed = [0] * len(prompts)
+        logits_BV = engine.start(prompts, max(len(prompt) for prompt in prompts) + max_new_tokens)
+        for number in range(max_new_tokens):
+            tokens: list[int | None] = []
+            for row, sampler in enumerate(samplers):
+                if not ended[row]:
+                    fed[row] = sampler.pick(logits_BV[row])
+                    ended[row] = sampler.ends(fed[row])
+                tokens.append(None if ended[row] else fed[row])
+            if all(ended):
+                return
+            yield tokens
+            if number + 1 < max_new_tokens:
+                logits_BV = engine.step(fed)
+
+
+def load(
+    bundle: str | Path,
+    *,
+    provider: str = "auto",
+    precision: str | None = None,
+    num_threads: int | None = None,
+    allow_cpu_nodes: bool = False,
+    verify: bool = True,
+) -> Model:
+    """Opens a bundle to generate with.
+
+    ``provider``: cpu, cuda, tensorrt, tensorrt-rtx, or auto: CUDA where it works, else the CPU. ``precision``: fp32,
+    int8 or int4 on the CPU (fp32 where left out), fp32 elsewhere. ``num_threads``: the usable physical cores where
+    left out. ``allow_cpu_nodes``: let a GPU provider leave nodes to the CPU; without it that is an error naming them.
+    ``verify``: check every file that will be read against the manifest first.
+
+    Raises: BundleError (no bundle, damaged, or without that precision), ValidationError (it failed its own),
+    UsageError, BackendUnavailable, RunError.
+    """
+    opened = open_bundle(Path(bundle), verify=False)
+    if opened.manifest.verdict != "pass":
+        raise ValidationError(
+            f"bundle {bundle} {_why_not(opened.manifest.verdict)} when it was built, so it is not run",
+            hint=f"see {Path(bundle) / 'report.json'}, or run `andrea-export validate {bundle}`",
+        )
+    if num_threads is not None and num_threads < 1:
+        raise UsageError(f"{num_threads} threads asked for, expected at least 1")
+    threads = num_threads or num_usable_cores()
+    if provider != AUTO:
+        return _open(opened, provider, precision, threads, allow_cpu_nodes, verify)
+    reasons: list[str] = []
+    for name in _AUTO_ORDER:
+        if name != "cpu" and (precision not in (None, "fp32") or not provider_availability(name).available):
+            continue  # not a candidate: a CPU-only onnxruntime, or a precision that is the CPU's
+        try:
+            model = _open(opened, name, precision, threads, allow_cpu_nodes or name == "cuda", verify)
+        except BackendUnavailable as error:
+            if name == _AUTO_ORDER[-1]:
+                raise
+            reasons.append(str(error))
+            continue
+        model.passed_over = tuple(reasons)
+        return model
+    raise AssertionError("auto ends with the CPU")
+
+
+def _open(
+    bundle: Bundle, provider: str, precision: str | None, num_threads: int, allow_cpu_nodes: bool, verify: bool
+) -> Model:
+    from andrea_export.runtime.open import open_growing, open_shared
+
+    provider_row(provider)
+    wanted = _precision(bundle, provider, precision)
+    shared = provider == "cpu" and wanted in bundle.manifest.ort_cpu
+    own = files_of(wanted, bundle.manifest.recipe.ort_cpu)
+    files = own.all if shared else ("model.onnx", "model.onnx.data")
+    if shared and wanted == "fp32":
+        files = (*files, "model.onnx.data")
+    if verify and (problems := bundle.mismatches(files)):
+        raise BundleError(
+            f"bundle {bundle.path} does not match its manifest: {'; '.join(problems)}",
+            hint="build it again, or copy it again whole",
+        )
+    try:
+        engine: Engine
+        if shared:
+            engine = open_shared(bundle.path, own, bundle.config, num_threads)
+        else:
+            engine = open_growing(bundle.path, provider, bundle.config, num_threads, allow_cpu_nodes)
+    except MemoryError:
+        raise BackendUnavailable(f"bundle {bundle.path}: out of memory", hint="use int8 or int4") from None
+    return Model(
+        bundle=bundle,
+        provider=provider,
+        precision=wanted,
+        graph=files[0],
+        num_threads=num_threads,
+        _engine=engine,
+    )
+
+
+def _precision(bundle: Bundle, provider: str, precision: str | None) -> OrtPrecision:
+    """The precision meant. Raises: UsageError (none there is, or not on this provider), BundleError (not built)."""
+    if precision is None:
+        return "fp32"
+    for known in ORT_PRECISIONS:
+        if precision == known:
+            if known == "fp32":
+                return known
+            if provider != "cpu":
+                raise UsageError(f"provider {provider} runs fp32 only, got {precision}", hint="use --provider cpu")
+            if known not in bundle.manifest.ort_cpu:
+                has = ", ".join(dict.fromkeys(("fp32", *bundle.manifest.ort_cpu)))
+                raise BundleError(
+                    f"bundle {bundle.path} has no {precision} (it has {has})",
+                    hint=f"build it with --target ort-cpu --precision {precision}",
+                )
+            return known
+    raise UsageError(f"unknown precision '{precision}'", hint=f"precisions: {', '.join(ORT_PRECISIONS)}")
+
+
+def _why_not(verdict: str) -> str:
+    return {"fail": "failed its validation", "not-measured": "was not measured"}.get(verdict, f"had verdict {verdict}")

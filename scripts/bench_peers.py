@@ -1,0 +1,325 @@
+"""Measures andrea-export's runtime against its peers in one run, and writes the table.
+
+    python scripts/bench_peers.py FOLDER [--output docs/measurements] [--rounds 5] [--only NAME]
+
+Everything is kept in FOLDER and reused: a virtual environment for each peer, one set of seeded ANDREA-120M weights,
+that model in every peer's format, and a bundle. Then every contender of one precision is started, warmed, and measured
+in alternating rounds, each in a process of its own. The goals are factors of the best peer in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peers.prepare import build_our_bundle, reference_logits, write_weights
+from peers.report import goals_of, markdown
+
+from andrea_export.ort_cpu_validation import agreement
+from andrea_export.runtime.bench import decoded_bytes
+from andrea_export.runtime.cores import num_usable_cores
+from andrea_export.runtime.machine import measure_limits
+
+HERE = Path(__file__).resolve().parent / "peers"
+PREFILLS = {"first_token_32": (1, 32), "prefill_128": (1, 128), "prefill_1024": (1, 1023), "prefill_8x128": (8, 128)}
+PROMPT, DECODED = 32, 128
+ACCURACY_ROWS, ACCURACY_LENGTH = 16, 64
+PRECISIONS = ("fp32", "int8", "int4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One contender: what its venv is made of, the file that drives it, and a variant for each precision."""
+
+    name: str
+    module: str
+    variants: dict[str, str]
+    requirements: tuple[str, ...] = ()
+    """Empty: it runs in this script's own environment."""
+    uninstall: tuple[str, ...] = ()
+    """What a requirement drags in that breaks its import."""
+
+
+_TORCH = "torch==2.13.0"
+PEERS = (
+    Peer(name="andrea", module="andrea", variants={"fp32": "fp32", "int8": "int8", "int4": "int4"}),
+    Peer(
+        name="openvino",
+        module="openvino_peer",
+        variants={"fp32": "fp32", "int8": "int8", "int4": "int4"},
+        requirements=("openvino==2026.4.1", "optimum-intel==2.2.0", "nncf", _TORCH),
+        uninstall=("torchvision",),
+    ),
+    Peer(
+        name="ctranslate2",
+        module="ctranslate2_peer",
+        variants={"fp32": "fp32", "int8": "int8"},
+        requirements=("ctranslate2==4.8.5", "transformers==4.57.6", _TORCH, "numpy"),
+    ),
+    Peer(
+        name="llama.cpp",
+        module="llamacpp_peer",
+        variants={"fp32": "fp32", "int8": "int8", "int4": "int4"},
+        requirements=("llama-cpp-python==0.3.36", "gguf==0.19.0"),
+    ),
+    Peer(
+        name="optimum-onnx",
+        module="optimum_peer",
+        variants={"fp32": "fp32", "int8": "int8"},
+        requirements=("optimum-onnx[onnxruntime]==0.1.0", _TORCH),
+    ),
+    Peer(name="torch eager", module="torch_peer", variants={"fp32": "eager"}),
+    Peer(name="torch compiled", module="torch_peer", variants={"fp32": "compiled"}),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Contender:
+    """A running worker and what it has answered."""
+
+    peer: Peer
+    precision: str
+    process: subprocess.Popen[str]
+    load_s: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    accuracy: dict[str, float] = field(default_factory=dict)
+    problem: str = ""
+
+    def ask(self, command: str) -> dict[str, Any]:
+        """One answer. Raises RuntimeError if the worker is gone."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise RuntimeError("the worker is gone") from None
+        return self.hear()
+
+    def hear(self) -> dict[str, Any]:
+        """The next line. Raises RuntimeError if there is none."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the worker is gone")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def main() -> None:
+    """Prepares what is missing, measures, writes JSON and Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--output", type=Path, default=Path("docs/measurements"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", help="a peer's name; repeat it")
+    parser.add_argument("--precision", action="append", choices=PRECISIONS)
+    parser.add_argument("--threads", type=int, default=num_usable_cores())
+    parser.add_argument("--prepare-only", action="store_true")
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    peers = [peer for peer in PEERS if not options.only or peer.name in (*options.only, "andrea")]
+    problems = _prepare(peers, folder)
+    if options.prepare_only:
+        sys.exit(f"not prepared: {problems}" if problems else 0)
+    begin, load_before = time.perf_counter(), os.getloadavg()
+    measured: list[Contender] = []
+    for precision in options.precision or PRECISIONS:
+        measured += _measure([peer for peer in peers if peer.name not in problems], precision, folder, options)
+    limits = measure_limits(options.threads)
+    document = {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "machine": _machine(),
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "minutes": (time.perf_counter() - begin) / 60,
+        "load_before": load_before,
+        "load_after": os.getloadavg(),
+        "limits": {
+            "read_bytes_s": limits.read_bytes_s, "fp32_flops": limits.fp32_flops, "int8_ops": limits.int8_ops
+        },
+        "decoded_bytes": {
+            precision: decoded_bytes(folder / "bundle" / f"ort-cpu-{precision}.onnx")
+            for precision in options.precision or PRECISIONS
+        },
+        "not_prepared": problems,
+        "contenders": [_row(one) for one in measured],
+    }  # fmt: skip
+    document["goals"] = goals_of(document)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "peers.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (options.output / "peers.md").write_text(markdown(document), encoding="utf-8")
+    print(markdown(document))
+
+
+def _prepare(peers: Sequence[Peer], folder: Path) -> dict[str, str]:
+    """Makes what is not there yet; returns the peers that could not be made, each with its last words."""
+    write_weights(folder)
+    build_our_bundle(folder)
+    problems = {}
+    for peer in peers:
+        try:
+            _make_venv(peer, folder)
+            for variant in peer.variants.values():
+                _convert(peer, variant, folder)
+        except subprocess.CalledProcessError as error:
+            problems[peer.name] = (str(error.stderr or error).strip().splitlines() or [""])[-1]
+            print(f"{peer.name}: {problems[peer.name]}", file=sys.stderr)
+    return problems
+
+
+def _python(peer: Peer, folder: Path) -> str:
+    return str(folder / "venvs" / peer.name / "bin" / "python") if peer.requirements else sys.executable
+
+
+def _make_venv(peer: Peer, folder: Path) -> None:
+    stamp = folder / "venvs" / peer.name / ".requirements"
+    wanted = "\n".join((*peer.requirements, *(f"-{name}" for name in peer.uninstall)))
+    if not peer.requirements or (stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted):
+        return
+    print(f"{peer.name}: making its environment …", file=sys.stderr)
+    shutil.rmtree(stamp.parent, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", stamp.parent], check=True)
+    pip = [_python(peer, folder), "-m", "pip", "-q"]
+    subprocess.run([*pip, "install", *peer.requirements], check=True, stderr=subprocess.PIPE, text=True)
+    if peer.uninstall:
+        subprocess.run([*pip, "uninstall", "-y", *peer.uninstall], check=True, stderr=subprocess.PIPE, text=True)
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+def _convert(peer: Peer, variant: str, folder: Path) -> None:
+    stamp = folder / f".converted-{peer.module}-{variant}"
+    if not peer.requirements or stamp.exists():
+        return
+    print(f"{peer.name}: converting {variant} …", file=sys.stderr)
+    code = "import importlib, pathlib, sys; sys.path.insert(0, sys.argv[1]); "
+    code += "importlib.import_module(sys.argv[2]).convert(sys.argv[3], pathlib.Path(sys.argv[4]))"
+    subprocess.run(
+        [_python(peer, folder), "-c", code, str(HERE), peer.module, variant, str(folder)],
+        check=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    stamp.touch()
+
+
+def _measure(peers: Sequence[Peer], precision: str, folder: Path, options: argparse.Namespace) -> list[Contender]:
+    """All contenders of one precision, started one after the other, then measured in turns."""
+    contenders = [_start(peer, precision, folder, options.threads) for peer in peers if precision in peer.variants]
+    try:
+        for one in contenders:
+            _try(one, "load", lambda one=one: _loaded(one))
+            _try(one, "warm", lambda one=one: list(_questions(one, warm=True)))
+        for number in range(options.rounds):
+            print(f"{precision}: round {number + 1} of {options.rounds}", file=sys.stderr)
+            # The order turns by one every round, so that nobody always follows the same neighbour.
+            turn = number % len(contenders)
+            for one in [*contenders[turn:], *contenders[:turn]]:
+                _try(one, "measure", lambda one=one: list(_questions(one, warm=False)))
+        for one in contenders:
+            _try(one, "accuracy", lambda one=one: one.accuracy.update(_accuracy(one, folder)))
+            _try(one, "memory", lambda one=one: one.figures.update(peak=[one.ask("memory")["peak_bytes"]]))
+    finally:
+        for one in contenders:
+            if one.process.stdin is not None:
+                one.process.stdin.close()
+        for one in contenders:
+            one.process.wait(timeout=60)
+    return contenders
+
+
+def _start(peer: Peer, precision: str, folder: Path, threads: int) -> Contender:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "") if not peer.requirements else ""
+    process = subprocess.Popen(
+        [
+            _python(peer, folder), str(HERE / "worker.py"),
+            peer.module, peer.variants[precision], str(folder), str(threads),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=(folder / f"{peer.name}-{precision}.log").open("w", encoding="utf-8"),
+        text=True,
+        env=environment,
+    )  # fmt: skip
+    return Contender(peer=peer, precision=precision, process=process)
+
+
+def _loaded(one: Contender) -> None:
+    answer = one.hear()
+    one.load_s, one.versions = answer["load_s"], answer["versions"]
+
+
+def _questions(one: Contender, *, warm: bool) -> Iterator[None]:
+    for name, (rows, length) in PREFILLS.items():
+        answer = one.ask(f"prefill {rows} {length}")
+        if not warm:
+            one.figures.setdefault(name, []).append(answer["ms"])
+        yield
+    answer = one.ask(f"decode {PROMPT} {DECODED}")
+    if not warm:
+        one.figures.setdefault("decode", []).append(answer["tokens_s"])
+    yield
+
+
+def _accuracy(one: Contender, folder: Path) -> dict[str, float]:
+    """How far the next-token logits after some prompts are from torch's in fp32."""
+    file = folder / "logits.npy"
+    one.ask(f"logits {ACCURACY_ROWS} {ACCURACY_LENGTH} {file}")
+    expected, found = reference_logits(folder, ACCURACY_ROWS, ACCURACY_LENGTH), np.load(file)
+    return {"kl_mean": agreement(expected, found).kl_mean, "max_abs": float(np.abs(expected - found).max())}
+
+
+def _try(one: Contender, stage: str, action: Any) -> None:
+    if one.problem:
+        return
+    try:
+        action()
+    except (RuntimeError, ValueError, KeyError) as error:
+        one.problem = f"{stage}: {error}"
+        print(f"{one.peer.name} {one.precision}: {one.problem}", file=sys.stderr)
+
+
+def _row(one: Contender) -> dict[str, Any]:
+    return {
+        "name": one.peer.name,
+        "precision": one.precision,
+        "versions": one.versions,
+        "load_s": one.load_s,
+        "problem": one.problem,
+        "accuracy": one.accuracy,
+        "medians": {name: statistics.median(values) for name, values in one.figures.items()},
+        "rounds": one.figures,
+    }
+
+
+def _machine() -> dict[str, str]:
+    text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    cpu = {key.strip(): value.strip() for key, value in fields.items()}
+    wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
+    flags = cpu.get("flags", "").split()
+    return {
+        "cpu": cpu.get("model name", platform.processor()),
+        "flags": " ".join(name for name in wanted if name in flags),
+        "usable_cores": str(num_usable_cores()),
+        "system": platform.platform(),
+    }
+
+
+if __name__ == "__main__":
+    main()

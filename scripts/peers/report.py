@@ -1,0 +1,125 @@
+"""The table and the goals, from the figures of one run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OURS = "andrea"
+_TIMES = ("first_token_32", "prefill_128", "prefill_1024", "prefill_8x128")
+# (figure, precision, factor of the best peer, whether more is better), as the project set them.
+_GOALS = (
+    ("decode", "fp32", 1.2, True),
+    ("prefill_128", "fp32", 0.9, False),
+    ("prefill_1024", "fp32", 0.9, False),
+    ("decode", "int8", 1.5, True),
+    ("prefill_128", "int8", 0.95, False),
+    ("prefill_1024", "int8", 0.7, False),
+    ("decode", "int4", 1.25, True),
+    ("prefill_128", "int4", 0.7, False),
+    ("prefill_1024", "int4", 0.7, False),
+    ("prefill_8x128", "int8", 0.9, False),
+    ("peak", "int8", 1.0, False),
+    ("peak", "int4", 1.0, False),
+    ("first_token_32", "int8", 0.9, False),
+)
+
+
+def goals_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each goal with our figure, the best peer's, their ratio, and whether it is met; those that were measured."""
+    rows = [row for row in document["contenders"] if not row["problem"]]
+    found = []
+    for figure, precision, factor, more in _GOALS:
+        values = {row["name"]: row["medians"][figure] for row in rows if row["precision"] == precision}
+        ours = values.pop(OURS, None)
+        if ours is None or not values:
+            continue
+        best = (max if more else min)(values, key=lambda name: values[name])
+        ratio = ours / values[best]
+        found.append(
+            {
+                "figure": figure,
+                "precision": precision,
+                "ours": ours,
+                "best_peer": best,
+                "best": values[best],
+                "ratio": ratio,
+                "goal": factor,
+                "met": ratio >= factor if more else ratio <= factor,
+            }
+        )
+    return [*found, *_bandwidth_goal(document)]
+
+
+def _bandwidth_goal(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """fp32 decoding against what reading the weights once a token allows on this machine: at least 88 % of it."""
+    rate = {
+        row["precision"]: row["medians"]["decode"]
+        for row in document["contenders"]
+        if row["name"] == OURS and not row["problem"]
+    }
+    if "fp32" not in rate:
+        return []
+    limit = document["limits"]["read_bytes_s"] / document["decoded_bytes"]["fp32"]
+    return [
+        {
+            "figure": "decode",
+            "precision": "fp32",
+            "ours": rate["fp32"],
+            "best_peer": "read bandwidth / weight bytes",
+            "best": limit,
+            "ratio": rate["fp32"] / limit,
+            "goal": 0.88,
+            "met": rate["fp32"] >= 0.88 * limit,
+        }
+    ]
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The whole run as Markdown: conditions, figures, goals."""
+    machine, limits = document["machine"], document["limits"]
+    before, after = document["load_before"][0], document["load_after"][0]
+    lines = [
+        "# Against the peers, in one run",
+        "",
+        "Made by `scripts/bench_peers.py`; do not edit. ANDREA-120M with seeded random weights, the same for all; "
+        f"{document['threads']} threads, batch 1 unless stated, warm, each contender in a process of its own, medians "
+        f"of {document['rounds']} alternating rounds. A prompt's time is that to its next-token logits; 1,024 means "
+        "1,023 tokens, which leaves the place for the next one. Decoding: prompt 32, then 128 tokens, "
+        "127 / (t(128) − t(1)). Memory is the largest resident size over all of it.",
+        "",
+        f"{document['date']}, {machine['cpu']} ({machine['flags']}), {machine['usable_cores']} cores, "
+        f"{machine['system']}. Load average before {before:.2f}, after {after:.2f}; {document['minutes']:.1f} minutes.",
+        f"This machine reads {limits['read_bytes_s'] / 1e9:.1f} GB/s and multiplies "
+        f"{limits['fp32_flops'] / 1e9:.0f} GFLOP/s in fp32, {limits['int8_ops'] / 1e9:.0f} GOP/s in int8.",
+        "",
+        "| contender | precision | first token (32) ms | prefill 128 ms | prefill 1024 ms | 8 × 128 ms | "
+        "decode tok/s | load s | peak MB | KL to fp32 | max abs Δlogit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in document["contenders"]:
+        if row["problem"]:
+            lines.append(f"| {row['name']} | {row['precision']} | {row['problem']} | | | | | | | | |")
+            continue
+        medians = row["medians"]
+        times = " | ".join(f"{medians[name]:.1f}" for name in _TIMES)
+        lines.append(
+            f"| {row['name']} | {row['precision']} | {times} | {medians['decode']:.1f} | {row['load_s']:.2f} | "
+            f"{medians['peak'] / 1e6:.0f} | {row['accuracy']['kl_mean']:.1e} | {row['accuracy']['max_abs']:.1e} |"
+        )
+    lines += [
+        "",
+        "| goal | ours | best peer | ratio | goal | |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {goal['precision']} {goal['figure']} | {goal['ours']:,.1f} | {goal['best']:,.1f} "
+            f"({goal['best_peer']}) | {goal['ratio']:.2f} | {goal['goal']} | {'met' if goal['met'] else 'not met'} |"
+            for goal in document["goals"]
+        ),
+        "",
+        "Versions: "
+        + ", ".join(sorted({f"{k} {v}" for row in document["contenders"] for k, v in row["versions"].items()}))
+        + ".",
+    ]
+    if document["not_prepared"]:
+        lines += ["", "Not measured: " + "; ".join(f"{k}: {v}" for k, v in document["not_prepared"].items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,212 @@
+"""The passes for onnxruntime's CPU provider: each alone equals torch, keeps the names, refuses other graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+
+from andrea_export.backends.onnxruntime import OnnxSession
+from andrea_export.backends.ort_cpu_session import OrtCpuSession
+from andrea_export.backends.torch_quantized import quantized_reference
+from andrea_export.checkpoint import LoadedModel
+from andrea_export.errors import PassError
+from andrea_export.generation import step_feeds
+from andrea_export.operators import andrea_gelu
+from andrea_export.passes.blockwise_weights import BlockwiseWeights
+from andrea_export.passes.contract import run_passes
+from andrea_export.passes.dynamic_int8 import DynamicInt8
+from andrea_export.passes.linear_layers import BLOCK_LINEARS
+from andrea_export.passes.logits_to_keep import LogitsToKeep
+from andrea_export.passes.quantized_embedding import QuantizedEmbedding
+from andrea_export.passes.shared_cache import SharedCache
+from andrea_export.passes.tied_head import TiedHead
+from andrea_export.passes.trt_plugins_domain import TrtPluginsDomain
+from andrea_export.passes.without_logits import WithoutLogits
+
+LINEARS = tuple(f"blocks.{index}.{name}" for index in range(2) for name in BLOCK_LINEARS)
+IDS = [5, 17, 42, 300, 8, 0, 320, 99]
+
+
+def rewritten(source: Path, folder: Path, *passes: ir.passes.InPlacePass) -> Path:
+    """The canonical file after the passes, self-contained and checked."""
+    model = ir.load(source)
+    run_passes(model, *passes)
+    path = folder / "rewritten.onnx"
+    ir.save(model, path, external_data="rewritten.data")
+    onnx.checker.check_model(path)
+    return path
+
+
+def torch_logits(loaded: LoadedModel, ids: Sequence[int]) -> np.ndarray:
+    with torch.inference_mode():
+        return loaded.model(torch.tensor([list(ids)]))[0].numpy()
+
+
+def empty_cache(loaded: LoadedModel, past: int = 0) -> dict[str, np.ndarray]:
+    config = loaded.config
+    shape = (1, config.n_head, past, config.d_head)
+    return {
+        f"past_key_values.{i}.{part}": np.zeros(shape, np.float32)
+        for i in range(config.n_layer)
+        for part in ("key", "value")
+    }
+
+
+def bound(loaded: LoadedModel) -> float:
+    """Four times what torch's fp32 logits are off its fp64 ones, the factor of ``judge.K``."""
+    with torch.inference_mode():
+        import copy
+
+        exact = copy.deepcopy(loaded.model).double()(torch.tensor([IDS]))[0].numpy()
+    return 4 * float(np.abs(torch_logits(loaded, IDS) - exact).max())
+
+
+@pytest.mark.parametrize("passes", [[TiedHead()], [TiedHead(), LogitsToKeep()]], ids=["tied", "tied+keep"])
+def test_the_head_passes_equal_torch(
+    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, passes: list[ir.passes.InPlacePass]
+) -> None:
+    path = rewritten(tiny_onnx, tmp_path, *passes)
+    wanted = torch_logits(tiny, IDS)
+    with OnnxSession(path) as session:
+        keeps = "logits_to_keep" in session.input_names
+        for kept in (1, 3, 8) if keeps else (8,):
+            feeds = {**step_feeds(IDS, 0, empty_cache(tiny)), "logits_to_keep": np.array([kept])}
+            logits = session.run(feeds)["logits"]
+            assert logits.shape == (1, kept, tiny.config.vocab_size)
+            assert np.abs(logits - wanted[:, -kept:]).max() <= bound(tiny)
+
+
+@pytest.mark.parametrize("num_past", [0, 1, 5])
+def test_the_shared_cache_equals_torch(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, num_past: int) -> None:
+    path = rewritten(tiny_onnx, tmp_path, SharedCache())
+    with OrtCpuSession(path, tiny.config, name="shared") as session:
+        before = session.run(step_feeds(IDS[:num_past], 0, empty_cache(tiny))) if num_past else {}
+        past = {f"past_key_values.{k.removeprefix('present.')}": v for k, v in before.items() if k != "logits"}
+        after = session.run(step_feeds(IDS[num_past:], num_past, past or empty_cache(tiny)))
+    assert np.abs(after["logits"] - torch_logits(tiny, IDS)[:, num_past:]).max() <= bound(tiny)
+    assert after["present.1.value"].shape[2] == len(IDS)
+
+
+def test_the_shared_cache_drops_the_mask_and_keeps_the_names(tiny_onnx: Path, tmp_path: Path) -> None:
+    model = ir.load(rewritten(tiny_onnx, tmp_path, SharedCache()))
+    inputs = [value.name for value in model.graph.inputs]
+    assert inputs[:4] == ["input_ids", "seqlens_k", "total_sequence_length", "position_ids"]
+    assert model.graph.outputs[0].name == "logits"
+    names = {value.name for node in model.graph for value in node.outputs}
+    assert {"blocks.0.attn.qkv", "blocks.1.attn.context", "present.0.key", "present.1.value"} <= names
+    assert not any(node.op_type in ("Attention", "Concat", "Range", "Split", "Transpose") for node in model.graph
+                   if node.name != "head/Transpose")  # fmt: skip
+
+
+def test_rows_of_different_length_do_not_see_each_other(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path) -> None:
+    path = rewritten(tiny_onnx, tmp_path, SharedCache())
+    ids = np.array([[5, 17, 42, 9], [300, 8, 0, 0]])  # the second row has two tokens and two of padding
+    feeds = {
+        "input_ids": ids,
+        "position_ids": np.array([[0, 1, 2, 3]] * 2),
+        "seqlens_k": np.array([3, 1], np.int32),
+        "total_sequence_length": np.array([4], np.int32),
+    }
+    cache = {name: np.zeros((2, *value.shape[1:2], 4, value.shape[3]), np.float32)
+             for name, value in empty_cache(tiny).items()}  # fmt: skip
+    with OnnxSession(path) as session:
+        logits = session.run({**feeds, **cache})["logits"]
+    assert np.abs(logits[0] - torch_logits(tiny, ids[0])[0]).max() <= bound(tiny)
+    assert np.abs(logits[1, :2] - torch_logits(tiny, ids[1, :2])[0]).max() <= bound(tiny)
+
+
+def test_a_graph_without_logits_still_fills_the_cache(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path) -> None:
+    feeds = step_feeds(IDS, 0, empty_cache(tiny))
+    with OnnxSession(tiny_onnx) as session:
+        wanted = session.run(feeds)
+    path = rewritten(tiny_onnx, tmp_path, WithoutLogits())
+    with OnnxSession(path) as session:
+        found = session.run(feeds)
+    assert set(found) == set(wanted) - {"logits"}
+    assert all(np.array_equal(found[name], wanted[name]) for name in found)
+    assert not any(name.startswith(("ln_f", "blocks.1.mlp")) for name in ir.load(path).graph.initializers)
+
+
+QUANTIZED: list[tuple[str, list[ir.passes.InPlacePass], str, bool]] = [
+    ("dynamic int8", [DynamicInt8(LINEARS)], "int8", False),
+    ("blocks of 8 bits", [BlockwiseWeights(LINEARS, bits=8)], "int8", True),
+    ("blocks of 4 bits", [BlockwiseWeights(LINEARS, bits=4, widest=32)], "int4", True),
+]
+
+
+@pytest.mark.parametrize(("passes", "kind", "blockwise"), [row[1:] for row in QUANTIZED], ids=[r[0] for r in QUANTIZED])
+def test_quantised_graphs_equal_torch_quantised_the_same_way(
+    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, passes: list[ir.passes.InPlacePass], kind: str, blockwise: bool
+) -> None:
+    path = rewritten(tiny_onnx, tmp_path, *passes, QuantizedEmbedding())
+    reference = quantized_reference(tiny.model, dict.fromkeys(LINEARS, kind), int4_block=32, blockwise=blockwise)
+    with torch.inference_mode():
+        same_way = reference(torch.tensor([IDS]))[0].numpy()
+    exact = torch_logits(tiny, IDS)
+    with OnnxSession(path) as session:
+        logits = session.run(step_feeds(IDS, 0, empty_cache(tiny)))["logits"]
+    # Where both round the same way, they differ by activations that fall on the other side of a step: far less than
+    # quantising itself costs. A wrong scale, layout or sign costs many times more.
+    assert np.abs(logits - same_way).max() < 0.5 * np.abs(same_way - exact).max()
+    names = {value.name for node in ir.load(path).graph for value in node.outputs}
+    assert set(LINEARS) <= names
+
+
+def test_the_tied_matrix_is_one_array_under_two_shapes(tiny_onnx: Path) -> None:
+    model = ir.load(tiny_onnx)
+    run_passes(model, QuantizedEmbedding())
+    rows, blocks = (model.graph.initializers[f"token_embed.weight_{name}_int8"] for name in ("rows", "block"))
+    assert rows.const_value is not None and blocks.const_value is not None
+    assert rows.const_value.tobytes() == blocks.const_value.tobytes()
+    assert "token_embed.weight" not in model.graph.initializers
+
+
+def without(op_type: str) -> ir.passes.InPlacePass:
+    """A fault: every node of one type becomes Identity."""
+
+    class Broken(ir.passes.InPlacePass):
+        def call(self, model: ir.Model) -> ir.passes.PassResult:
+            for node in model.graph:
+                if node.op_type == op_type:
+                    node.op_type = "Identity"
+            return ir.passes.PassResult(model, modified=True)
+
+    return Broken()
+
+
+REFUSED: list[tuple[list[ir.passes.InPlacePass], str]] = [
+    ([SharedCache(), SharedCache()], "no Attention node"),
+    ([without("Split"), SharedCache()], "expected Split"),
+    ([without("Concat"), SharedCache()], "expected Concat"),
+    ([TiedHead(), TiedHead()], "no MatMul that gives 'logits'"),
+    ([TiedHead(), QuantizedEmbedding()], "no MatMul that gives 'logits'"),
+    ([LogitsToKeep(), LogitsToKeep()], "already has the input logits_to_keep"),
+    ([WithoutLogits(), WithoutLogits()], "no output 'logits'"),
+    ([WithoutLogits(), LogitsToKeep()], "no output 'logits'"),
+    ([DynamicInt8(("blocks.7.mlp.fc",))], "no linear layer blocks.7.mlp.fc"),
+    ([DynamicInt8(LINEARS), DynamicInt8(LINEARS)], "no linear layer blocks.0.attn.qkv"),
+    ([TrtPluginsDomain(andrea_gelu()), TrtPluginsDomain(andrea_gelu())], "no com.andrea::AndreaGelu node"),
+]
+
+
+@pytest.mark.parametrize(("passes", "text"), REFUSED, ids=[text for _, text in REFUSED])
+def test_graphs_a_pass_refuses(tiny_onnx: Path, passes: list[ir.passes.InPlacePass], text: str) -> None:
+    with pytest.raises(PassError, match=text):
+        run_passes(ir.load(tiny_onnx), *passes)
+
+
+def test_trt_plugins_domain_leaves_only_the_plugin(tiny_onnx: Path) -> None:
+    model = ir.load(tiny_onnx)
+    run_passes(model, TrtPluginsDomain(andrea_gelu()))
+    gelus = [node for node in model.graph if node.op_type == "AndreaGelu"]
+    assert [node.domain for node in gelus] == ["trt.plugins"] * 2
+    assert gelus[0].attributes["plugin_namespace"].value == "com.andrea"
+    proto = ir.to_proto(model)
+    assert not proto.functions
+    assert {entry.domain: entry.version for entry in proto.opset_import} == {"": 23, "trt.plugins": 1}

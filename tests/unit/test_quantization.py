@@ -1,0 +1,60 @@
+"""Codes and scales: exact bounds on what rounding may cost, and the layout the operators read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from andrea_export.quantization import block_codes, channel_codes
+
+
+@pytest.fixture
+def weight() -> np.ndarray:
+    """``[64, 10]``, one output all zero, one with an outlier."""
+    matrix = np.random.default_rng(0).standard_normal((64, 10)).astype(np.float32)
+    matrix[:, 3] = 0
+    matrix[5, 4] = 40
+    return matrix
+
+
+def test_channel_codes_round_to_half_a_step(weight: np.ndarray) -> None:
+    quantized = channel_codes(weight)
+    assert quantized.codes.dtype == np.int8 and quantized.codes.min() >= -127
+    # Half a step is what rounding to nearest may cost; the rest is fp32 rounding of the product.
+    assert (np.abs(quantized.weights() - weight) <= quantized.scales * (0.5 + 1e-5)).all()
+    assert np.array_equal(np.abs(quantized.codes).max(axis=0), [127, 127, 127, 0, 127, 127, 127, 127, 127, 127])
+
+
+@pytest.mark.parametrize("block_size", [32, 64])
+def test_8_bit_blocks_round_to_half_a_step(weight: np.ndarray, block_size: int) -> None:
+    quantized = block_codes(weight, bits=8, block_size=block_size)
+    assert quantized.codes.shape == (10, 64 // block_size, block_size)
+    step_KN = np.repeat(np.abs(quantized.scales), block_size, axis=1).T
+    assert (np.abs(quantized.weights() - weight) <= step_KN * (0.5 + 1e-5)).all()
+
+
+def test_4_bit_blocks_are_no_worse_than_without_the_search(weight: np.ndarray) -> None:
+    quantized = block_codes(weight, bits=4, block_size=32)
+    assert quantized.codes.shape == (10, 2, 16) and quantized.scales.shape == (10, 2)
+    blocks = weight.T.reshape(10, 2, 32)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
+    scale = np.where(largest == 0, 1, largest / -8)
+    plain = (np.clip(np.rint(blocks / scale), -8, 7) * scale).reshape(10, 64).T
+    found = ((quantized.weights() - weight) ** 2).reshape(2, 32, 10).sum(axis=1)
+    assert (found <= ((plain - weight) ** 2).reshape(2, 32, 10).sum(axis=1) + 1e-6).all()
+    assert found.sum() < ((plain - weight) ** 2).sum()
+
+
+def test_4_bit_codes_are_packed_low_half_first() -> None:
+    weight = np.zeros((32, 1), np.float32)
+    weight[0], weight[1] = -8, 3  # the scale is 1, so codes are the weights + 8
+    quantized = block_codes(weight, bits=4, block_size=32)
+    assert quantized.scales.item() == 1.0
+    assert quantized.codes[0, 0, 0] == 0 | 11 << 4
+    assert np.array_equal(quantized.weights(), weight)
+
+
+@pytest.mark.parametrize(("bits", "block_size", "text"), [(4, 48, "no multiple"), (5, 32, "5 bits")])
+def test_what_cannot_be_coded(weight: np.ndarray, bits: int, block_size: int, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        block_codes(weight, bits=bits, block_size=block_size)

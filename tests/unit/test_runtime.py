@@ -1,0 +1,365 @@
+"""The runtime on every precision: torch's tokens, batches, chunks, sampling, stops, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import andrea_export
+from andrea_export.bundle import open_bundle, seal
+from andrea_export.checkpoint import LoadedModel
+from andrea_export.errors import (
+    BackendUnavailable,
+    BundleError,
+    PluginError,
+    RunError,
+    UsageError,
+    ValidationError,
+)
+from andrea_export.runtime import Model, Sampling
+from andrea_export.runtime.engine import raise_run_error
+from andrea_export.runtime.open import open_growing
+from andrea_export.runtime.shared_cache import SharedCacheEngine
+
+PRECISIONS = ("fp32", "int8", "int4")
+PROMPT = (5, 17, 42, 300, 8, 0, 320, 99)
+
+
+def opened(bundle: Path, precision: str = "fp32") -> Model:
+    return andrea_export.load(bundle, provider="cpu", precision=precision)
+
+
+def torch_greedy(loaded: LoadedModel, prompt: tuple[int, ...], number: int) -> list[int]:
+    tokens: list[int] = []
+    new, past = list(prompt), None
+    with torch.inference_mode():
+        for _ in range(number):
+            logits, past = loaded.model(torch.tensor([new]), past=past)
+            new = [int(logits[0, -1].argmax())]
+            tokens += new
+    return tokens
+
+
+def test_fp32_says_what_torch_says_for_200_tokens(tiny: LoadedModel, ort_bundle: Path) -> None:
+    wanted = torch_greedy(tiny, PROMPT, 200)
+    assert len(set(wanted)) > 3, "a model that says one token for ever compares nothing"
+    with opened(ort_bundle) as model:
+        assert model.graph == "ort-cpu-fp32.onnx"
+        assert list(model.generate(PROMPT, max_new_tokens=200)) == wanted
+        assert list(model.generate(PROMPT, max_new_tokens=200)) == wanted, "greedy is deterministic"
+
+
+def test_the_canonical_graph_says_the_same(tiny: LoadedModel, built_bundle: Path) -> None:
+    with opened(built_bundle) as model:
+        assert model.graph == "model.onnx"
+        assert list(model.generate(PROMPT, max_new_tokens=50)) == torch_greedy(tiny, PROMPT, 50)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("length", [1, 2, 127, 128, 129, 300])
+def test_a_prompt_in_chunks_leads_where_one_run_leads(ort_bundle: Path, precision: str, length: int) -> None:
+    prompt = [(7 * index) % 321 for index in range(length)]
+    with opened(ort_bundle, precision) as model:
+        chunked = model.prefill([prompt]).copy()
+        model.engine._chunk = 1024  # type: ignore[attr-defined]
+        whole = model.prefill([prompt]).copy()
+    # int8 rounds a chunk's activations on the chunk's own range, so its logits move with the chunks, by what int8
+    # costs at all; fp32 and the last token of int4 do not round by chunk, int4's cache (filled in int8) does.
+    allowed = 1e-4 if precision == "fp32" else 0.1 * np.abs(whole).max()
+    assert np.abs(chunked - whole).max() <= allowed
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rows_of_a_batch_say_what_they_say_alone(ort_bundle: Path, precision: str) -> None:
+    prompts = [PROMPT, PROMPT[:3], tuple(range(100, 240)), (7,)]
+    with opened(ort_bundle, precision) as model:
+        rows = list(zip(*model.generate_batch(prompts, max_new_tokens=30), strict=True))
+        alone = [tuple(model.generate(prompt, max_new_tokens=30)) for prompt in prompts]
+    assert rows == alone
+
+
+def test_rows_of_a_padded_batch_say_what_they_say_alone(built_bundle: Path) -> None:
+    prompts = [PROMPT, PROMPT[:3], tuple(range(100, 140))]
+    with opened(built_bundle) as model:
+        rows = list(zip(*model.generate_batch(prompts, max_new_tokens=20), strict=True))
+        assert rows == [tuple(model.generate(prompt, max_new_tokens=20)) for prompt in prompts]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_context_can_be_filled_to_its_last_position(ort_bundle: Path, precision: str) -> None:
+    prompt = [index % 321 for index in range(1021)]
+    with opened(ort_bundle, precision) as model:
+        assert len(list(model.generate(prompt, max_new_tokens=3))) == 3
+        with pytest.raises(UsageError, match="1025 positions, and the model has 1024"):
+            model.generate(prompt, max_new_tokens=4)
+
+
+def test_the_last_positions_are_torchs(tiny: LoadedModel, ort_bundle: Path) -> None:
+    prompt = tuple(index % 321 for index in range(1021))
+    with opened(ort_bundle) as model:
+        assert list(model.generate(prompt, max_new_tokens=3)) == torch_greedy(tiny, prompt, 3)
+
+
+def test_a_seed_repeats_and_another_does_not(ort_bundle: Path) -> None:
+    with opened(ort_bundle) as model:
+
+        def drawn(seed: int) -> list[int]:
+            sampling = Sampling(temperature=1.0, top_k=50, top_p=0.9, seed=seed)
+            return list(model.generate(PROMPT, max_new_tokens=40, sampling=sampling))
+
+        assert drawn(3) == drawn(3)
+        assert drawn(3) != drawn(4)
+        sampling = Sampling(temperature=1.0, seed=3)
+        rows = list(zip(*model.generate_batch([PROMPT, PROMPT[:2]], max_new_tokens=9, sampling=sampling), strict=True))
+        assert list(rows[1]) == list(model.generate(PROMPT[:2], max_new_tokens=9, sampling=sampling))
+
+
+def test_a_stop_token_ends_its_row_and_no_other(tiny: LoadedModel, ort_bundle: Path) -> None:
+    wanted = torch_greedy(tiny, PROMPT, 30)
+    stop = max(set(wanted), key=wanted.index)  # the token that takes longest to come
+    end = wanted.index(stop)
+    assert end > 0
+    sampling = Sampling(stop=(stop,))
+    with opened(ort_bundle) as model:
+        assert list(model.generate(PROMPT, max_new_tokens=30, sampling=sampling)) == wanted[:end]
+        other = list(model.generate(PROMPT[:2], max_new_tokens=30, sampling=sampling))
+        rows = list(zip(*model.generate_batch([PROMPT, PROMPT[:2]], max_new_tokens=30, sampling=sampling), strict=True))
+    assert [token for token in rows[0] if token is not None] == wanted[:end]
+    assert [token for token in rows[1] if token is not None] == other
+
+
+def test_a_generation_that_is_left_can_be_followed_by_another(tiny: LoadedModel, ort_bundle: Path) -> None:
+    with opened(ort_bundle) as model:
+        next(model.generate((1, 2, 3), max_new_tokens=9))
+        assert list(model.generate(PROMPT, max_new_tokens=9)) == torch_greedy(tiny, PROMPT, 9)
+
+
+def test_steps_allocate_no_buffers(ort_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(ort_bundle) as model:
+        engine = model.engine
+        assert isinstance(engine, SharedCacheEngine)
+        logits = engine.start([PROMPT], 40)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise AssertionError("a step binds or allocates")
+
+        for name in ("zeros", "empty", "ones", "asarray", "array"):
+            monkeypatch.setattr(np, name, refuse)
+        monkeypatch.setattr(engine, "_bind", refuse)
+        assert all(engine.step([token]) is logits for token in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "number", "sampling", "text"),
+    [
+        ((), 1, Sampling(), "the prompt is empty"),
+        ((321,), 1, Sampling(), "token id 321 is outside"),
+        ((-1,), 1, Sampling(), "token id -1 is outside"),
+        ((1,), 0, Sampling(), "0 new tokens asked for"),
+        ((1,), -3, Sampling(), "-3 new tokens asked for"),
+        ((1,), 1024, Sampling(), "1025 positions"),
+        ((1,), 1, Sampling(temperature=0.0), "temperature is 0"),
+        ((1,), 1, Sampling(temperature=-1.0), "temperature is -1"),
+        ((1,), 1, Sampling(temperature=float("nan")), "temperature is nan"),
+        ((1,), 1, Sampling(temperature=float("inf")), "temperature is inf"),
+        ((1,), 1, Sampling(temperature=1.0, top_p=0.0), "top-p is 0"),
+        ((1,), 1, Sampling(temperature=1.0, top_p=1.5), r"top-p is 1\.5"),
+        ((1,), 1, Sampling(temperature=1.0, top_p=float("nan")), "top-p is nan"),
+        ((1,), 1, Sampling(temperature=1.0, top_k=0), "top-k is 0"),
+        ((1,), 1, Sampling(top_k=5), "need a temperature"),
+        ((1,), 1, Sampling(seed=-1), "seed is -1"),
+        ((1,), 1, Sampling(stop=(321,)), "stop token 321"),
+    ],
+)
+def test_what_cannot_be_generated(
+    ort_bundle: Path, prompt: tuple[int, ...], number: int, sampling: Sampling, text: str
+) -> None:
+    with opened(ort_bundle) as model, pytest.raises(UsageError, match=text):
+        model.generate(prompt, max_new_tokens=number, sampling=sampling)
+
+
+def test_no_prompt_at_all(ort_bundle: Path) -> None:
+    with opened(ort_bundle) as model, pytest.raises(UsageError, match="no prompt"):
+        model.generate_batch([], max_new_tokens=1)
+
+
+def test_a_closed_model_says_so(ort_bundle: Path) -> None:
+    model = opened(ort_bundle)
+    model.close()
+    model.close()
+    with pytest.raises(UsageError, match="the model is closed"):
+        list(model.generate((1,), max_new_tokens=1))
+
+
+def test_a_precision_that_was_not_built(built_bundle: Path) -> None:
+    with pytest.raises(BundleError, match=r"has no int8 \(it has fp32\)") as caught:
+        opened(built_bundle, "int8")
+    assert caught.value.hint == "build it with --target ort-cpu --precision int8"
+
+
+def test_precisions_and_threads_there_are_not(ort_bundle: Path) -> None:
+    with pytest.raises(UsageError, match="unknown precision 'fp16'"):
+        opened(ort_bundle, "fp16")
+    with pytest.raises(UsageError, match="unknown provider 'tpu'"):
+        andrea_export.load(ort_bundle, provider="tpu")
+    with pytest.raises(UsageError, match="0 threads"):
+        andrea_export.load(ort_bundle, num_threads=0)
+    with pytest.raises(UsageError, match="runs fp32 only"):
+        andrea_export.load(ort_bundle, provider="cuda", precision="int8")
+
+
+@pytest.mark.parametrize(
+    ("file", "precision"),
+    [
+        ("ort-cpu-int8.onnx.data", "int8"),
+        ("ort-cpu-int8.onnx", "int8"),
+        ("model.onnx.data", "fp32"),
+        ("ort-cpu-int4-prefill.onnx", "int4"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_named(ort_bundle: Path, tmp_path: Path, file: str, precision: str) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    content = bytearray((bundle / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (bundle / file).write_bytes(content)
+    with pytest.raises(BundleError, match=f"{file} has sha256"):
+        opened(bundle, precision)
+    (bundle / file).write_bytes(content[:100])
+    with pytest.raises(BundleError, match=f"{file} has 100 bytes"):
+        opened(bundle, precision)
+    with pytest.raises(RunError, match="cannot load"):
+        andrea_export.load(bundle, provider="cpu", precision=precision, verify=False)
+    (bundle / file).unlink()
+    with pytest.raises(BundleError, match=f"{file} is missing"):
+        opened(bundle, precision)
+
+
+def test_a_bundle_that_failed_its_validation_is_not_run(ort_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    seal(bundle, replace(open_bundle(bundle).manifest, verdict="fail"))
+    with pytest.raises(ValidationError, match="failed its validation"):
+        opened(bundle)
+
+
+def test_a_bundle_of_another_shape_than_it_says(ort_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    manifest = open_bundle(bundle).manifest
+    seal(bundle, replace(manifest, config=replace(manifest.config, n_head=2)))
+    with pytest.raises(RunError, match="ort-cpu-fp32"), opened(bundle) as model:
+        list(model.generate((1, 2), max_new_tokens=2))
+
+
+def test_a_moved_bundle_works_from_any_folder(
+    ort_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ort_bundle, tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    for precision in PRECISIONS:
+        with opened(Path("moved"), precision) as model:
+            assert len(list(model.generate(PROMPT, max_new_tokens=2))) == 2
+
+
+def test_auto_takes_the_cpu_where_there_is_nothing_else(ort_bundle: Path) -> None:
+    with andrea_export.load(ort_bundle) as model:
+        assert model.provider == "cpu" and model.name == "onnxruntime-cpu (ort-cpu-fp32)"
+
+
+def test_auto_says_what_it_passed_over(ort_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from andrea_export.backends.base import Availability
+    from andrea_export.runtime import model as module
+
+    monkeypatch.setattr(module, "provider_availability", lambda name: Availability(available=True))
+    with andrea_export.load(ort_bundle) as model:
+        assert model.provider == "cpu"
+        (reason,) = model.passed_over
+        assert reason.startswith("provider cuda: this onnxruntime")
+
+
+@pytest.mark.parametrize("provider", ["cuda", "tensorrt", "tensorrt-rtx"])
+def test_a_provider_that_is_not_here_is_an_error(ort_bundle: Path, provider: str) -> None:
+    from andrea_export.backends.onnxruntime import provider_availability
+
+    if provider_availability(provider).available:
+        pytest.skip(f"{provider} is installed here")
+    with pytest.raises(BackendUnavailable, match=f"provider {provider}: ") as caught:
+        andrea_export.load(ort_bundle, provider=provider)
+    assert caught.value.hint is not None and "pip install" in caught.value.hint
+
+
+def test_the_tensorrt_provider_wants_its_plugin(ort_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from andrea_export.backends import onnxruntime as module
+    from andrea_export.backends.base import Availability
+
+    monkeypatch.setattr(module, "provider_availability", lambda name: Availability(available=True))
+    with pytest.raises(PluginError, match=r"there is no .*libandrea_plugins\.so"):
+        open_growing(ort_bundle, "tensorrt", open_bundle(ort_bundle).config, 1, True)
+
+
+def test_out_of_memory_is_one_line() -> None:
+    with pytest.raises(BackendUnavailable, match=r"^engine: out of memory$"):
+        raise_run_error("engine", RuntimeError("[ONNXRuntimeError] : 6 : std::bad_alloc"))
+    with pytest.raises(RunError, match="engine: something else"):
+        raise_run_error("engine", RuntimeError("something\nelse"))
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_one_line_and_the_model_lives(tmp_path: Path, ort_bundle: Path) -> None:
+    script = tmp_path / "limited.py"
+    script.write_text(
+        "import resource, sys\n"
+        "import andrea_export\n"
+        "from andrea_export.errors import BackendUnavailable\n"
+        "with andrea_export.load(sys.argv[1], provider='cpu', num_threads=1) as model:\n"
+        "    model.prefill([(1, 2)])\n"
+        "    used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))\n"
+        "    try:\n"
+        "        next(model.generate_batch([(1,)] * 4000, max_new_tokens=1023))\n"
+        "    except BackendUnavailable as error:\n"
+        "        print(error)\n"
+        "    print(next(model.generate((1, 2), max_new_tokens=1)))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, script, ort_bundle], env=environment, capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "onnxruntime-cpu (ort-cpu-fp32): out of memory"
+    assert second.isdigit()
+
+
+class Node:
+    """What onnxruntime says of one node."""
+
+    def __init__(self, name: str, op_type: str) -> None:
+        self.name, self.op_type = name, op_type
+
+
+class Subgraph:
+    """What onnxruntime says of one part of a graph."""
+
+    def __init__(self, ep_name: str, *nodes: Node) -> None:
+        self.ep_name, self._nodes = ep_name, nodes
+
+    def get_nodes(self) -> tuple[Node, ...]:
+        return self._nodes
+
+
+def test_a_node_that_landed_elsewhere_is_named() -> None:
+    from andrea_export.backends.onnxruntime import PROVIDERS, check_assignment
+
+    here = Subgraph("CUDAExecutionProvider", Node("blocks.0.mlp.fc", "MatMul"))
+    check_assignment(PROVIDERS["cuda"], [here])
+    elsewhere = Subgraph("CPUExecutionProvider", Node("blocks.0.mlp.gelu", "Gelu"))
+    with pytest.raises(
+        BackendUnavailable, match=r"1 nodes are not on it: blocks\.0\.mlp\.gelu \(Gelu\) on CPU"
+    ) as error:
+        check_assignment(PROVIDERS["cuda"], [here, elsewhere])
+    assert error.value.hint == "allow it with --allow-cpu-nodes"
