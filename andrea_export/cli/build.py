@@ -103,7 +103,7 @@ def build(
             progress=progress,
             toolchain=toolchain_from_environment(),
         )
-    asked = [name for name in result.manifest.recipe.precisions if name != "fp32"]
+    asked = [name for name in result.manifest.recipe.engine_precisions if name != "fp32"]
     if asked and not result.manifest.engines:
         note(f"note: {', '.join(asked)} was not built: precisions are of engines, and no engine target was built")
     if as_json:

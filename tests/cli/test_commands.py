@@ -125,15 +125,21 @@ def test_weights_that_were_only_initialised_stay_untrained_in_a_checkpoint(
     told = json.loads(andrea("inspect", tmp_path / "w.safetensors", "--json").stdout)
     assert (told["weights"], told["trained"]) == ("untrained weights (GPT-2 initialisation, seed 3)", False)
     options = ("--checkpoint", tmp_path / "w.safetensors", "--target", "onnx", "--cache-dir", cache_dir)
-    built = andrea("build", tmp_path / "out", *options, "--precision", "fp16", "--json")
+    built = andrea("build", tmp_path / "out", *options, "--json")
     document = json.loads(built.stdout)
     assert document["trained"] is False
     assert document["weights"].startswith("untrained weights, saved in w.safetensors (sha256 ")
     assert document["candidates"][0]["name"] == "onnxruntime-cpu"
     assert {"name", "verdict", "reason"} == set(document["candidates"][0])
     assert document["not_measured"] == []
-    assert "note: fp16 was not built: precisions are of engines" in built.stderr
     assert "untrained weights" in andrea("run", tmp_path / "out", "--tokens", "5").stderr
+
+
+def test_a_precision_that_no_target_comes_in_is_refused(andrea: Andrea, tmp_path: Path) -> None:
+    """model.onnx is always fp32: asked for fp16 alone, there is nothing to build in it."""
+    outcome = andrea("build", tmp_path / "out", "--preset", "andrea-tiny", "--target", "onnx", "--precision", "fp16")
+    assert outcome.code == 2 and "no target of this recipe comes in fp16" in outcome.error
+    assert not (tmp_path / "out").exists()
 
 
 # --- validate ---------------------------------------------------------------------------------------------------------
