@@ -16,7 +16,7 @@ from andrea_export.metrics import METRICS, ErrorSums
 from andrea_export.report import Failure, Number, Relation, Verdict
 
 # torch's error is one draw of a precision's rounding errors; another summation order, another exp is another draw.
-# scripts/measure_budget_ratio.py on an AMD Zen 3, onnxruntime 1.32 on the CPU: in fp32, over 747 layers (tiny,
+# scripts/measure_budget_ratio.py on an AMD EPYC, onnxruntime 1.32 on the CPU: in fp32, over 747 layers (tiny,
 # 12m and 120m, three seeds each), onnxruntime's accumulated error was 0.46 to 1.27 of torch's in relative L2 and 0.48
 # to 1.85 in max abs; over 204 layers (tiny and 12m, two seeds each) its local error was 0.42 to 1.38 and 0.48 to 1.78,
 # and in fp16, with the graph its engines are built from, no ratio was above 1.30. 4 leaves a factor of two above the
