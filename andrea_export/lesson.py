@@ -17,7 +17,7 @@ from andrea_export.backends.base import Session, zero_cache
 from andrea_export.dtypes import DTYPES
 from andrea_export.errors import RunError, UsageError
 from andrea_export.generation import step_feeds
-from andrea_export.specs import present_names
+from andrea_export.specs import BLOCK_LAYERS, present_names
 from andrea_model.config import AndreaConfig
 
 Array = npt.NDArray[Any]
@@ -123,19 +123,7 @@ def stream_layer(block: int) -> str:
 
 def lesson_layers(block: int) -> tuple[str, ...]:
     """The module paths a session must show for the trace of one block."""
-    inside = (
-        "ln_1",
-        "attn.qkv",
-        "attn.context",
-        "attn.proj",
-        "attn_residual",
-        "ln_2",
-        "mlp.fc",
-        "mlp.gelu",
-        "mlp.proj",
-        "mlp_residual",
-    )
-    return (stream_layer(block), *(f"blocks.{block}.{layer}" for layer in inside))
+    return (stream_layer(block), *(f"blocks.{block}.{layer}" for layer in BLOCK_LAYERS))
 
 
 def attention_weights_name(block: int) -> str:
