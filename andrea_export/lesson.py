@@ -23,8 +23,6 @@ from andrea_model.config import AndreaConfig
 Array = npt.NDArray[Any]
 WeightsSource = Literal["node output", "computed from q and k"]
 
-DEFAULT_TOKENS = (5, 17, 42)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:

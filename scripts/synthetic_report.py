@@ -18,6 +18,7 @@ from andrea_export.report import (
     UlpHistogram,
     WorstElement,
 )
+from andrea_export.specs import BLOCK_LAYERS
 
 NUM_POSITIONS, NUM_CHANNELS = 48, 64
 EDGES = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -30,18 +31,6 @@ LM_CASES = (
     "left-padded batch",
     "decode with cache",
 )
-_BLOCK = (
-    "ln_1",
-    "attn.qkv",
-    "attn.context",
-    "attn.proj",
-    "attn_residual",
-    "ln_2",
-    "mlp.fc",
-    "mlp.gelu",
-    "mlp.proj",
-    "mlp_residual",
-)
 FAULTY_CANDIDATE = "onnxruntime-cpu-fp16"
 
 
@@ -49,7 +38,7 @@ def synthetic_report(*, num_blocks: int = 2, faulty_layer: str | None = "blocks.
     """Two measured candidates and one not measured; with a faulty layer the second fails there and downstream."""
     layers = (
         "token_embed",
-        *(f"blocks.{block}.{name}" for block in range(num_blocks) for name in _BLOCK),
+        *(f"blocks.{block}.{name}" for block in range(num_blocks) for name in BLOCK_LAYERS),
         "ln_f",
         "logits",
     )

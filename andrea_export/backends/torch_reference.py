@@ -87,14 +87,6 @@ class TorchSession:
         self.close()
 
 
-def trace_layers(
-    model: Andrea, feeds: Feeds, layers: Sequence[str], precision: str = "fp32"
-) -> dict[str, npt.NDArray[Any]]:
-    """The named layers (and the graph outputs) of one run of the reference."""
-    with TorchSession(model, precision=precision, layers=layers) as session:
-        return session.run(feeds)
-
-
 @contextmanager
 def _hooked(model: Andrea, layers: Sequence[str], found: dict[str, npt.NDArray[Any]]) -> Iterator[None]:
     """Records the output of every named module while the block runs."""
