@@ -177,7 +177,7 @@ def gelu_facts(trt: Any, network: Any, gelu_layers: Sequence[str], plugin: Mappi
             became[name].append(implementation)
         elif is_plugin:
             strangers.append(f"{name or layer.name}: {implementation}")
-    proven = num_plugin_layers == 0
+    proven = num_plugin_layers == 0 and all(became.values())
     if plugin is not None:
         proven = num_plugin_layers == len(gelu_layers) and all(got == [wanted] for got in became.values())
     if not proven:
