@@ -1,10 +1,10 @@
 """The graphs for onnxruntime's CPU provider: which passes make each precision, and which bytes they share.
 
     fp32   the canonical arithmetic over a shared cache; its weights are the canonical file's, none is stored again
-    int8   two graphs: MatMulNBits decodes, DynamicQuantizeMatMul fills the cache with the prompt, each the faster one
-           for its work; or, where the recipe says so, the latter alone, with one copy of the weights
-    int4   the same two, with 4 bits to decode. The prompt stays int8: 4-bit kernels unpack their weights for every few
-           rows, and take twice as long
+    int8   DynamicQuantizeMatMul, for prompts and tokens alike: one graph, one copy of the weights; or, where the recipe
+           says so, that for prompts and MatMulNBits to decode
+    int4   two graphs: MatMulNBits with 4 bits decodes, and the prompt goes through int8: 4-bit kernels unpack their
+           weights for every few rows, and take twice as long
 
 What stays as it is was measured too (docs/runtime.md): onnxruntime's SkipLayerNormalization is eight times slower than
 Add and LayerNormalization, and its FastGelu no faster than Add and Gelu.

@@ -33,18 +33,18 @@ def operators(file: Path) -> Counter[str]:
     return Counter(node.op_type for node in ir.load(file).graph)
 
 
-DYNAMIC = OrtCpu(int8_decode="dynamic")
+BLOCKWISE = OrtCpu(int8_decode="blockwise")
 CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
     ("fp32", OrtCpu(), {"ort-cpu-fp32.onnx": {"MatMul": 8, "FusedMatMul": 1, "Gather": 2}}),
-    ("int8", DYNAMIC, {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1}}),
+    ("int8", OrtCpu(), {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1}}),
     (
         "int8",
-        replace(DYNAMIC, int8_keep=("mlp.proj", "blocks.0.attn.qkv")),
+        replace(OrtCpu(), int8_keep=("mlp.proj", "blocks.0.attn.qkv")),
         {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 5, "MatMul": 3, "MatMulNBits": 1}},
     ),
     (
         "int8",
-        OrtCpu(int8_keep=("mlp.proj",)),
+        replace(BLOCKWISE, int8_keep=("mlp.proj",)),
         {
             "ort-cpu-int8.onnx": {"MatMulNBits": 7, "MatMul": 2},
             "ort-cpu-int8-prefill.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 1},
@@ -75,7 +75,7 @@ def test_a_recipes_sensitive_layers_have_more_bits(tiny: LoadedModel, tiny_onnx:
     assert {count for name, count in bits.items() if name not in kept} == {4}
 
 
-@pytest.mark.parametrize("options", [OrtCpu(), DYNAMIC], ids=["blockwise", "dynamic"])
+@pytest.mark.parametrize("options", [OrtCpu(), BLOCKWISE], ids=["dynamic", "blockwise"])
 def test_rows_of_an_int8_batch_give_what_they_give_alone(
     tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, options: OrtCpu
 ) -> None:
@@ -151,7 +151,7 @@ def test_the_manifest_and_the_report_list_them(ort_built: BuildResult) -> None:
     for precision in manifest.ort_cpu:
         assert set(files_of(precision, manifest.recipe.ort_cpu).all) <= set(manifest.files)
     candidates = {candidate.name: candidate for candidate in report.candidates}
-    for name in ("ort-cpu-fp32", "ort-cpu-int8", "ort-cpu-int8-prefill", "ort-cpu-int4", "ort-cpu-int4-prefill"):
+    for name in ("ort-cpu-fp32", "ort-cpu-int8", "ort-cpu-int4", "ort-cpu-int4-prefill"):
         assert candidates[name].verdict == "pass"
         rows = [row for row in report.layers if row.candidate == name]
         assert len(rows) == (20 if name.endswith("prefill") else 29)
