@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from andrea_export.backends.onnxruntime import CPU_TUNING, open_raw
@@ -13,7 +14,7 @@ from andrea_model.config import AndreaConfig
 
 def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheEngine:
     """The engine on a precision's graphs for the CPU. Raises: BackendUnavailable, RunError (not loadable)."""
-    tuning = CPU_TUNING.with_threads(num_threads)
+    tuning = replace(CPU_TUNING, num_threads=num_threads, rests=files.prefill != files.decode)
     decode = open_raw(folder / files.decode, "cpu", tuning=tuning)
     prefill = decode if files.prefill == files.decode else open_raw(folder / files.prefill, "cpu", tuning=tuning)
     return SharedCacheEngine(
@@ -33,7 +34,7 @@ def open_growing(
     session = open_raw(
         folder / "model.onnx",
         provider,
-        tuning=CPU_TUNING.with_threads(num_threads),
+        tuning=replace(CPU_TUNING, num_threads=num_threads),
         plugin_library=folder / "plugins" / "libandrea_plugins.so",
         allow_cpu_nodes=allow_cpu_nodes,
     )

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -301,6 +303,26 @@ def test_the_tensorrt_provider_wants_its_plugin(ort_bundle: Path, monkeypatch: p
     monkeypatch.setattr(module, "provider_availability", lambda name: Availability(available=True))
     with pytest.raises(PluginError, match=r"there is no .*libandrea_plugins\.so"):
         open_growing(ort_bundle, "tensorrt", open_bundle(ort_bundle).config, 1, True)
+
+
+@pytest.mark.parametrize(("precision", "wanted"), [("int8", None), ("int4", "1")])
+def test_sessions_that_take_turns_do_not_spin(
+    ort_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str, wanted: str | None
+) -> None:
+    """Waiting threads of the session that is not running would hold the cores; one session alone may wait so."""
+    found = []
+
+    class Recording(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def __init__(self, source: str, options: onnxruntime.SessionOptions, **others: Any) -> None:
+            try:
+                found.append(options.get_session_config_entry("session.force_spinning_stop"))
+            except RuntimeError:  # it is not set
+                found.append(None)
+            super().__init__(source, options, **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Recording)
+    andrea_export.load(ort_bundle, provider="cpu", precision=precision).close()
+    assert found == [wanted] * (1 if wanted is None else 2)
 
 
 def test_out_of_memory_is_one_line() -> None:
