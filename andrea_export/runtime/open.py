@@ -14,7 +14,12 @@ from andrea_model.config import AndreaConfig
 
 def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheEngine:
     """The engine on a precision's graphs for the CPU. Raises: BackendUnavailable, RunError (not loadable)."""
-    tuning = replace(CPU_TUNING, num_threads=num_threads, rests=files.prefill != files.decode)
+    tuning = replace(
+        CPU_TUNING,
+        num_threads=num_threads,
+        packs_in_parallel=files.weights is None,  # fp32 alone is large enough to be waited for
+        rests=files.prefill != files.decode,
+    )
     decode = open_raw(folder / files.decode, "cpu", tuning=tuning)
     prefill = decode if files.prefill == files.decode else open_raw(folder / files.prefill, "cpu", tuning=tuning)
     return SharedCacheEngine(
