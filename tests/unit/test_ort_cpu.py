@@ -54,6 +54,14 @@ CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
         "int4",
         OrtCpu(),
         {
+            "ort-cpu-int4.onnx": {"MatMulNBits": 7, "DynamicQuantizeMatMul": 2},
+            "ort-cpu-int4-prefill.onnx": {"DynamicQuantizeMatMul": 5},
+        },
+    ),
+    (
+        "int4",
+        BLOCKWISE,
+        {
             "ort-cpu-int4.onnx": {"MatMulNBits": 9},
             "ort-cpu-int4-prefill.onnx": {"DynamicQuantizeMatMul": 5},
         },
@@ -68,7 +76,7 @@ def bits_of(file: Path) -> dict[str, int]:
 
 
 def test_a_recipes_sensitive_layers_have_more_bits(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path) -> None:
-    options = OrtCpu(int4_keep=("attn.qkv", "blocks.1.mlp.proj"), int4_block=32)
+    options = replace(BLOCKWISE, int4_keep=("attn.qkv", "blocks.1.mlp.proj"), int4_block=32)
     bits = bits_of(derived(tiny, tiny_onnx, tmp_path, "int4", options) / "ort-cpu-int4.onnx")
     kept = {"blocks.0.attn.qkv", "blocks.1.attn.qkv", "blocks.1.mlp.proj", "head"}
     assert {name for name, count in bits.items() if count == 8} == kept
