@@ -27,7 +27,7 @@ from andrea_export.plugins.toolchain import find_cuda_toolkit
 
 PLUGINS = Path(__file__).resolve().parents[1]
 README = PLUGINS / "gelu" / "README.md"
-CACHE = PLUGINS.parent / "build" / "test-cache"
+CACHE = PLUGINS.parent / "build" / "measure-cache"
 sys.path.insert(0, str(PLUGINS.parent / "tests" / "plugins"))
 
 from gelu_truth import BF16, FP16, FP32, Format, correctly_rounded, errors_in_ulp, gelu_truth  # noqa: E402
@@ -267,11 +267,10 @@ def formulation_table() -> str:
     return "\n".join(lines)
 
 
-def kernel_table() -> str:
-    """The kernels in the library: what one round of their main loop executes."""
+def kernel_table(library: Path) -> str:
+    """The kernels in the plugin library: what one round of their main loop executes."""
     cuobjdump = find_cuobjdump()
     assert cuobjdump is not None, "pip install 'andrea-export[dev]'"
-    library = build_plugin_library(CACHE).library
     usage = {(row.architecture, row.symbol): row for row in read_usage(cuobjdump, library)}
     lines = [
         "| type | architecture | packs per thread | instructions per element | fp32 pipe | MUFU | registers |",
@@ -324,11 +323,11 @@ _ISSUE_LANES = 128  # four schedulers, 32 lanes an instruction, one instruction 
 _MUFU_LANES = 16
 
 
-def floor_table() -> str:
+def floor_table(library: Path) -> str:
     """The time an element takes at the least, by what limits it, as a share of the time its bytes take."""
     cuobjdump = find_cuobjdump()
     assert cuobjdump is not None, "pip install 'andrea-export[dev]'"
-    kernels = gelu_kernels(read_kernels(cuobjdump, build_plugin_library(CACHE).library))
+    kernels = gelu_kernels(read_kernels(cuobjdump, library))
     lines = [
         "| GPU | type | bytes over bandwidth, ps per element | issue slots | fp32 pipe | MUFU |",
         "|---|---|---|---|---|---|",
@@ -354,8 +353,8 @@ def floor_table() -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "formulations": formulation_table,
+TABLES: dict[str, Callable[[Path], str]] = {
+    "formulations": lambda _: formulation_table(),
     "kernels": kernel_table,
     "floors": floor_table,
 }
@@ -373,8 +372,9 @@ def replace_table(text: str, name: str, table: str) -> str:
 def main() -> None:
     """Prints the tables, or writes them."""
     text = README.read_text() if "--write" in sys.argv[1:] else None
+    library = build_plugin_library(CACHE).library
     for name, make in TABLES.items():
-        table = make()
+        table = make(library)
         sys.stdout.write(f"{name}\n\n{table}\n\n")
         if text is not None:
             text = replace_table(text, name, table)

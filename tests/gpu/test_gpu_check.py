@@ -51,8 +51,8 @@ def check(out: Path, *options: str) -> tuple[int, dict[str, Any], str]:
 
 
 @pytest.fixture(scope="module")
-def rehearsal() -> tuple[int, dict[str, Any], str]:
-    return check(REPOSITORY / "build" / "gpu-rehearsal", "--rehearse")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any], str]:
+    return check(tmp_path_factory.mktemp("gpu-rehearsal"), "--rehearse")
 
 
 def test_the_rehearsal_runs_what_a_cpu_can(rehearsal: tuple[int, dict[str, Any], str]) -> None:
@@ -230,7 +230,9 @@ def test_a_group_for_another_python_is_named_and_left_out(tmp_path: Path, wheels
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("part", ["accuracy", "model", "sanitizer", "timing", "variants"])
-def test_the_part_passes_on_this_gpu(part: str) -> None:
-    code, report, _ = check(REPOSITORY / "build" / "gpu-check", "--parts", f"build,{part}")
+def test_the_part_passes_on_this_gpu(tmp_path_factory: pytest.TempPathFactory, part: str) -> None:
+    # One folder for all parts: what is built is built once.
+    folder = tmp_path_factory.getbasetemp() / "gpu-check"
+    code, report, _ = check(folder, "--parts", f"build,{part}")
     assert code == 0, report["parts"]
     assert report["parts"][part]["status"] == "passed", report["parts"][part]
