@@ -7,8 +7,10 @@
 
 #include <cstdint>
 
+// The names are CUDA's. NOLINTBEGIN(*-reserved-identifier,cert-dcl*)
 #define __global__
 #define __launch_bounds__(...)
+// NOLINTEND(*-reserved-identifier,cert-dcl*)
 
 using cudaStream_t = struct CUstream_st*;
 enum cudaError_t : int {

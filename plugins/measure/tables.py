@@ -34,8 +34,14 @@ from gelu_truth import BF16, FP16, FP32, Format, correctly_rounded, errors_in_ul
 
 Values = NDArray[np.generic]
 
-# What the PTX ISA states of the approximate instructions: ex2 2 ulp, rcp 1 ulp, tanh.f32 2^-11, all relative; of the
-# 16-bit ones, ex2 relative and tanh absolute.
+# What the PTX ISA (version 9) documents of the approximate instructions:
+#   9.7.3.21 "Floating Point Instructions: ex2"              2 ulp from the correctly rounded result
+#   9.7.3.13 "Floating Point Instructions: rcp"              1 ulp
+#   9.7.3.22 "Floating Point Instructions: tanh"             2^-11 of the result
+#   9.7.4.10 "Half Precision Floating Point Instructions: ex2"    2^-9.9 (f16) and 2^-7 (bf16) of the result
+#   9.7.4.9  "Half Precision Floating Point Instructions: tanh"   2^-10.987 (f16) and 2^-8 (bf16), absolute
+# n ulp are n 2^-23 of a result whose significand is 1, and less of every other: as a relative error, before the result is
+# rounded to fp32, n 2^-23 reaches n ulp from the correctly rounded result everywhere, and up to 2 n.
 EX2, RCP, TANH = 2.0**-22, 2.0**-23, 2.0**-11
 EX2_F16, TANH_F16 = 2.0**-9.9, 2.0**-10.987
 EX2_BF16, TANH_BF16 = 2.0**-7, 2.0**-8
@@ -132,7 +138,7 @@ def formulations(host: HostGelu) -> tuple[Formulation, ...]:
             kernel="fp32_tanh_accurate",
             storage="fp32",
             text="0.5 x (1 + tanhf(u)), as torch",
-            # CUDA's tanhf: 2 ulp (CUDA C++ Programming Guide, mathematical functions).
+            # CUDA's tanhf: 2 ulp (CUDA Programming Guide 13, 5.5.7.5 "Hyperbolic Functions").
             evaluate=tanh_form(fp32, 2.0**-22, absolute=False),
         ),
         Formulation(
@@ -188,7 +194,7 @@ def formulations(host: HostGelu) -> tuple[Formulation, ...]:
         Formulation(
             kernel="bf16_packed_exp",
             storage="bf16",
-            text="x / (1 + 2^t) in bf16x2, `h2exp2`, `h2rcp`",
+            text="x / (1 + 2^t) in bf16x2, `ex2.approx.ftz.bf16x2`, `h2rcp`",
             evaluate=exp_form(bf16, EX2_BF16, RCP),
         ),
     )
