@@ -55,11 +55,11 @@ def host_gelu(cache_dir: Path) -> HostGelu:
     return build_host_library(cache_dir)
 
 
-def build_test_programs(folder: Path, *definitions: str) -> Path:
-    """The folder with the C++ test programs, compiled by g++ alone, where a warning is an error."""
+def build_programs(sources: Path, folder: Path, target: str, *definitions: str) -> Path:
+    """`folder` with what the target makes of the sources, compiled by g++ alone, where a warning is an error."""
     cmake = str(find_cmake().path)
-    configure = [cmake, "-S", str(REPOSITORY / "plugins"), "-B", str(folder), "-G", "Ninja"]
-    build = [cmake, "--build", str(folder), "--target", "andrea_tests", "-j", "2"]
+    configure = [cmake, "-S", str(sources), "-B", str(folder), "-G", "Ninja"]
+    build = [cmake, "--build", str(folder), "--target", target, "-j", "2"]
     options = [
         f"-DCMAKE_MAKE_PROGRAM={find_ninja().path}",
         "-DANDREA_HOST_ONLY=ON",
@@ -75,9 +75,11 @@ def build_test_programs(folder: Path, *definitions: str) -> Path:
 
 @pytest.fixture(scope="session")
 def cpp_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_test_programs(tmp_path_factory.mktemp("plugin-tests"))
+    return build_programs(REPOSITORY / "plugins", tmp_path_factory.mktemp("plugin-tests"), "andrea_tests")
 
 
 @pytest.fixture(scope="session")
 def sanitized_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_test_programs(tmp_path_factory.mktemp("plugin-tests-sanitized"), "-DANDREA_SANITIZE=ON")
+    return build_programs(
+        REPOSITORY / "plugins", tmp_path_factory.mktemp("sanitized"), "andrea_tests", "-DANDREA_SANITIZE=ON"
+    )
