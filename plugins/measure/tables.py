@@ -40,8 +40,8 @@ Values = NDArray[np.generic]
 #   9.7.3.22 "Floating Point Instructions: tanh"             2^-11 of the result
 #   9.7.4.10 "Half Precision Floating Point Instructions: ex2"    2^-9.9 (f16) and 2^-7 (bf16) of the result
 #   9.7.4.9  "Half Precision Floating Point Instructions: tanh"   2^-10.987 (f16) and 2^-8 (bf16), absolute
-# n ulp are n 2^-23 of a result whose significand is 1, and less of every other: as a relative error, before the result is
-# rounded to fp32, n 2^-23 reaches n ulp from the correctly rounded result everywhere, and up to 2 n.
+# n ulp are n 2^-23 of a result whose significand is 1, and less of every other: as a relative error, before the result
+# is rounded to fp32, n 2^-23 reaches n ulp from the correctly rounded result everywhere, and up to 2 n.
 EX2, RCP, TANH = 2.0**-22, 2.0**-23, 2.0**-11
 EX2_F16, TANH_F16 = 2.0**-9.9, 2.0**-10.987
 EX2_BF16, TANH_BF16 = 2.0**-7, 2.0**-8

@@ -76,6 +76,19 @@ def test_the_rehearsal_shows_what_is_not_available_and_why(rehearsal: tuple[int,
         assert part["reason"] in page
 
 
+@pytest.mark.skipif(importlib.util.find_spec("tensorrt_rtx") is None, reason="tensorrt_rtx is not installed")
+def test_the_rehearsal_builds_engines_with_debug_tensors(rehearsal: tuple[int, dict[str, Any], str]) -> None:
+    _, report, page = rehearsal
+    rows = {row["engine"]: row for row in report["parts"]["engines"]["rows"]}
+    assert report["parts"]["engines"]["failures"] == []
+    assert rows["tensorrt-rtx-fp32"]["plugin layers"] == 2
+    assert rows["tensorrt-rtx-fp32-native"]["plugin layers"] == 0
+    for row in rows.values():
+        assert row["layers named in the plan"] == "30 of 30"
+        assert row["layer by layer"].startswith("not available: ")
+        assert row["layer by layer"] in page
+
+
 @pytest.mark.skipif(not without_gpu_reason(), reason="a GPU is here: nothing is unavailable")
 def test_without_a_gpu_every_part_says_so_and_none_fails(tmp_path: Path) -> None:
     code, report, page = check(tmp_path)
