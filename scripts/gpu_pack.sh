@@ -8,7 +8,7 @@
 # scripts/gpu_check.sh joins the groups whose parts it finds. Needs pip and network here; PYTHON names the interpreter.
 #
 # Packed once for Python 3.12, in MB: 1-package 4; 3-onnxruntime-gpu (1.31.1, a wheel of 256) 60 + 60 + 60 + 23. xz at its
-# tightest takes 1.3 minutes of a core for every 100 MB of wheel.
+# tightest took 7 minutes of a core for the latter.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
