@@ -6,6 +6,9 @@
 # Groups, in the order in which they should be carried over: what the package imports, TensorRT-RTX, onnxruntime-gpu. Each
 # is an xz archive (the standard library of any Python reads it) cut into GROUP-cp312.tar.xz.000, .001, … beside SHA256SUMS.
 # scripts/gpu_check.sh joins the groups whose parts it finds. Needs pip and network here; PYTHON names the interpreter.
+#
+# Packed once for Python 3.12, in MB: 1-package 4; 3-onnxruntime-gpu (1.31.1, a wheel of 256) 60 + 60 + 60 + 23. xz at its
+# tightest took 7 minutes of a core for the latter.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -44,8 +44,10 @@ def describe() -> dict[str, Any]:
     return description
 
 
-def build(request: Mapping[str, Any], doing: Doing) -> dict[str, Any]:
+def build(request: Mapping[str, Any], doing: Doing, *, mark: Callable[[Any], None] | None = None) -> dict[str, Any]:
     """Builds ``request["output"]`` and returns what was counted and read back on the way.
+
+    ``mark`` is given the network before it is built: for a check that marks debug tensors in it.
 
     Raises: PluginError (the library cannot be loaded, or lacks the plugin), BuildError (a GELU is not what was asked
     for, or the builder failed).
@@ -73,6 +75,8 @@ def build(request: Mapping[str, Any], doing: Doing) -> dict[str, Any]:
         facts.update(gelu_facts(trt, network, request["gelu_layers"], plugin))
         if request["decomposable_attention"]:
             _allow_decomposition(trt, network)
+        if mark is not None:
+            mark(network)
         doing("building the engine")
 
     profile = Profile()

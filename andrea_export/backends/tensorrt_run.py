@@ -22,6 +22,7 @@ class EngineRunner:
 
         self._runner = TrtRunner(EngineFromPath(engine))
         self._runner.activate()
+        self.context = self._runner.context
         self._empty: Any = None
 
     def describe(self) -> dict[str, Any]:

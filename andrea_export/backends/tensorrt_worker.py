@@ -94,6 +94,18 @@ class Worker:
         self._replies = replies
         self._runner: EngineRunner | None = None
 
+    def build(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Builds an engine; see ``tensorrt_build.build``."""
+        from andrea_export.backends import tensorrt_build
+
+        return tensorrt_build.build(request, self._replies.doing)
+
+    def open(self, engine: str) -> EngineRunner:
+        """An engine, ready to run."""
+        from andrea_export.backends import tensorrt_run
+
+        return tensorrt_run.EngineRunner(engine)
+
     def answer(self, request: dict[str, Any]) -> None:
         """Replies with a result or an error. Anything else ends the process, its traceback in the log."""
         from polygraphy.exception import PolygraphyException
@@ -108,27 +120,27 @@ class Worker:
             self._replies.error(failure(f"TensorRT refused: {first_line(error)}"))
 
     def _result(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
-        from andrea_export.backends import tensorrt_build, tensorrt_run
+        from andrea_export.backends import tensorrt_build
 
         if verb == "describe":
             return tensorrt_build.describe()
         if verb == "build":
             die_with_parent(request["parent"])
-            return tensorrt_build.build(request, self._replies.doing)
+            return self.build(request)
         if verb == "open":
-            self._runner = tensorrt_run.EngineRunner(request["engine"])
+            self._runner = self.open(request["engine"])
             return self._runner.describe()
         if verb == "run" and self._runner is not None:
             return self._runner.run(request["feeds"], request["folder"])
         raise ValueError(f"cannot '{verb}' now")
 
 
-def main() -> None:
+def main(worker_type: type[Worker] = Worker) -> None:
     """Answers requests until stdin ends."""
     with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as pipe:
         replies = Replies(pipe)
         _start_logging(replies)
-        worker = Worker(replies)
+        worker = worker_type(replies)
         for line in sys.stdin:
             worker.answer(json.loads(line))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from andrea_export.plugins.toolchain import (
     find_cuda_toolkit,
     find_gxx,
     find_ninja,
+    toolkit_parts,
 )
 
 
@@ -79,9 +81,11 @@ def build_plugin_library(
         "cmake": cmake.version,
         "host_compiler": gxx.version,
         "library": "andrea_plugins",
+        "machine": platform.machine(),
         "nvcc": toolkit.nvcc.version,
         "sources_sha256": sources,
         "tensorrt_headers": headers.identity,
+        "toolkit_parts": toolkit_parts(toolkit),
     }
     definitions = {
         "CMAKE_CXX_COMPILER": str(gxx.path),
@@ -135,6 +139,7 @@ def build_host_library(cache_dir: Path, *, on_line: Callable[[str], None] | None
                 "cmake": cmake.version,
                 "host_compiler": gxx.version,
                 "library": "andrea_gelu_host",
+                "machine": platform.machine(),
                 "sources_sha256": plugin_sources_sha256(),
             },
         ),

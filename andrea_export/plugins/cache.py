@@ -26,11 +26,14 @@ from andrea_export.errors import PluginError
 # kernel.cu is one file and takes most of the time; nvcc runs its architectures side by side by itself.
 _JOBS = 2
 
-# Set in a shell, these would change the build without changing its key.
-_COMPILER_VARIABLES = frozenset(
+# What CMake, nvcc and g++ read from the environment and would build otherwise by. A build is what its identity says and
+# nothing else, so none of it reaches the tools; the compilers themselves are found before and named in full.
+_TOOLS_PREFIXES = ("CMAKE_", "NVCC_")
+_TOOLS_VARIABLES = frozenset(
     {
         "CFLAGS",
-        "CMAKE_GENERATOR",
+        "CICC_PATH",
+        "COMPILER_PATH",
         "CPATH",
         "CPLUS_INCLUDE_PATH",
         "CPPFLAGS",
@@ -40,10 +43,11 @@ _COMPILER_VARIABLES = frozenset(
         "CUDAHOSTCXX",
         "CXX",
         "CXXFLAGS",
+        "GCC_EXEC_PREFIX",
         "LDFLAGS",
+        "LD_RUN_PATH",
         "LIBRARY_PATH",
-        "NVCC_APPEND_FLAGS",
-        "NVCC_PREPEND_FLAGS",
+        "NVVMIR_LIBRARY_DIR",
     }
 )
 
@@ -185,7 +189,11 @@ def _run(
     on_line: Callable[[str], None] | None,
 ) -> int:
     write_log(f"$ {' '.join(command)}\n")
-    environment = {name: value for name, value in os.environ.items() if name not in _COMPILER_VARIABLES}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _TOOLS_VARIABLES and not name.startswith(_TOOLS_PREFIXES)
+    }
     # The first error line is read from the output, so the tools must speak the language it is looked for in.
     environment["LC_ALL"] = "C"
     with subprocess.Popen(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import importlib.util
 import re
 import shutil
@@ -16,6 +18,8 @@ PLUGIN_EXTRA = "pip install 'andrea-export[plugin]'"
 _INSTALL_GXX = "apt-get install g++"
 # Where NVIDIA's installers put a toolkit when nothing else says where it is (JetPack leaves it off PATH).
 _USUAL_TOOLKIT = Path("/usr/local/cuda")
+# The wheels that are a toolkit together: the compiler's parts, the static runtime and the headers.
+_TOOLKIT_WHEELS = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,26 @@ def compute_capabilities(toolkit: CudaToolkit) -> frozenset[str]:
     """The architectures this nvcc can compile for, as ``80``, ``90``, …; empty if it cannot say."""
     answer = _run(toolkit.nvcc.path, "--list-gpu-arch")
     return frozenset(re.findall(r"compute_(\w+)", answer or ""))
+
+
+def toolkit_parts(toolkit: CudaToolkit) -> str:
+    """What the toolkit is put together from, for a cache key: its parts change without nvcc's version changing.
+
+    The wheels' versions; of an installed toolkit the hash of its ``version.json``, or ``not stated``.
+    """
+    if toolkit.library_folder is not None:
+        return " ".join(f"{name}=={_wheel_version(name)}" for name in _TOOLKIT_WHEELS)
+    try:
+        return hashlib.sha256((toolkit.root / "version.json").read_bytes()).hexdigest()
+    except OSError:
+        return "not stated"
+
+
+def _wheel_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 def _find(name: str, first: Path | None, *, hint: str) -> Tool:

@@ -118,12 +118,16 @@ class IPluginV3OneBuild : public IPluginCapability {
   virtual bool supportsFormatCombination(std::int32_t position, DynamicPluginTensorDesc const* tensors,
                                          std::int32_t num_inputs, std::int32_t num_outputs) noexcept = 0;
   virtual std::int32_t getNbOutputs() const noexcept = 0;
-  virtual std::size_t getWorkspaceSize(DynamicPluginTensorDesc const*, std::int32_t, DynamicPluginTensorDesc const*,
-                                       std::int32_t) const noexcept
+  virtual std::size_t getWorkspaceSize(DynamicPluginTensorDesc const* /*inputs*/, std::int32_t /*num_inputs*/,
+                                       DynamicPluginTensorDesc const* /*outputs*/,
+                                       std::int32_t /*num_outputs*/) const noexcept
   {
     return 0;
   }
-  virtual std::int32_t getValidTactics(std::int32_t*, std::int32_t) noexcept { return 0; }
+  virtual std::int32_t getValidTactics(std::int32_t* /*tactics*/, std::int32_t /*num_tactics*/) noexcept
+  {
+    return 0;
+  }
   virtual std::int32_t getNbTactics() noexcept { return 0; }
   virtual char const* getTimingCacheID() noexcept { return nullptr; }
   virtual std::int32_t getFormatCombinationLimit() noexcept { return 100; }
@@ -133,7 +137,7 @@ class IPluginV3OneBuild : public IPluginCapability {
 class IPluginV3OneRuntime : public IPluginCapability {
  public:
   InterfaceInfo getInterfaceInfo() const noexcept override { return {"PLUGIN_V3ONE_RUNTIME", 1, 0}; }
-  virtual std::int32_t setTactic(std::int32_t) noexcept { return 0; }
+  virtual std::int32_t setTactic(std::int32_t /*tactic*/) noexcept { return 0; }
   virtual std::int32_t onShapeChange(PluginTensorDesc const* inputs, std::int32_t num_inputs,
                                      PluginTensorDesc const* outputs, std::int32_t num_outputs) noexcept = 0;
   virtual std::int32_t enqueue(PluginTensorDesc const* input_descs, PluginTensorDesc const* output_descs,
@@ -156,13 +160,13 @@ class IPluginCreatorV3One : public IPluginCreatorInterface {
 
 }  // namespace v_1_0
 
-using IPluginCapability = v_1_0::IPluginCapability;
-using IPluginCreatorInterface = v_1_0::IPluginCreatorInterface;
-using IPluginV3 = v_1_0::IPluginV3;
-using IPluginV3OneCore = v_1_0::IPluginV3OneCore;
-using IPluginV3OneBuild = v_1_0::IPluginV3OneBuild;
-using IPluginV3OneRuntime = v_1_0::IPluginV3OneRuntime;
-using IPluginCreatorV3One = v_1_0::IPluginCreatorV3One;
-using ILoggerFinder = v_1_0::ILoggerFinder;
+using v_1_0::IPluginCapability;
+using v_1_0::IPluginCreatorInterface;
+using v_1_0::IPluginV3;
+using v_1_0::IPluginV3OneCore;
+using v_1_0::IPluginV3OneBuild;
+using v_1_0::IPluginV3OneRuntime;
+using v_1_0::IPluginCreatorV3One;
+using v_1_0::ILoggerFinder;
 
 }  // namespace nvinfer1

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 
+// The names are CUDA's. NOLINTBEGIN(*-reserved-identifier,cert-dcl*)
 #define __global__
 #define __launch_bounds__(...)
+// NOLINTEND(*-reserved-identifier,cert-dcl*)
 
 using cudaStream_t = struct CUstream_st*;
 enum cudaError_t : int {
@@ -19,7 +21,17 @@ enum cudaError_t : int {
 };
 enum cudaDeviceAttr : int { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxThreadsPerMultiProcessor = 39 };
 
+// A test program that defines it is told of every question about the device.
+extern "C" __attribute__((weak, visibility("default"))) void andrea_on_device_query();
+
 namespace andrea::cpu_grid {
+
+inline void note_query()
+{
+  if (andrea_on_device_query != nullptr) {
+    andrea_on_device_query();
+  }
+}
 
 // The device the stand-in pretends to be. No multiprocessors: no device.
 struct Device {
@@ -72,12 +84,14 @@ cudaError_t walk(Kernel kernel, std::int32_t num_blocks, std::int32_t num_thread
 
 inline cudaError_t cudaGetDevice(int* index)
 {
+  andrea::cpu_grid::note_query();
   *index = 0;
   return andrea::cpu_grid::device.num_multiprocessors > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*index*/)
 {
+  andrea::cpu_grid::note_query();
   *value = attribute == cudaDevAttrMultiProcessorCount ? andrea::cpu_grid::device.num_multiprocessors
                                                        : andrea::cpu_grid::device.max_threads_per_multiprocessor;
   return cudaSuccess;

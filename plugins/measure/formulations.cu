@@ -91,7 +91,7 @@ __device__ __forceinline__ void each_pair(Pack const* input, Pack* output)
 }
 
 struct PackedTanhFp16 {
-  static __device__ __half2 apply(__half2 x)
+  static __device__ __half2 apply(__half2 const& x)
   {
     __half2 const u = __hmul2(x, __hfma2(__float2half2_rn(0.0356774081F), __hmul2(x, x),
                                          __float2half2_rn(0.797884561F)));
@@ -102,9 +102,8 @@ struct PackedTanhFp16 {
     return __hfma2(half, tanh, half);
   }
 };
-#if __CUDA_ARCH__ >= 900
 struct PackedTanhBf16 {
-  static __device__ __nv_bfloat162 apply(__nv_bfloat162 x)
+  static __device__ __nv_bfloat162 apply(__nv_bfloat162 const& x)
   {
     __nv_bfloat162 const u = __hmul2(x, __hfma2(__float2bfloat162_rn(0.0356774081F), __hmul2(x, x),
                                                 __float2bfloat162_rn(0.797884561F)));
@@ -115,21 +114,25 @@ struct PackedTanhBf16 {
     return __hfma2(half, tanh, half);
   }
 };
-#endif
+// The instructions themselves: CUDA's h2exp2 converts to fp32 and back. Its h2rcp does too, there being no packed one.
 struct PackedExpFp16 {
-  static __device__ __half2 apply(__half2 x)
+  static __device__ __half2 apply(__half2 const& x)
   {
     __half2 const t = __hmul2(x, __hfma2(__float2half2_rn(-0.102943240F), __hmul2(x, x),
                                          __float2half2_rn(-2.30220820F)));
-    return __hmul2(x, h2rcp(__hadd2(__float2half2_rn(1.0F), h2exp2(t))));
+    std::uint32_t bits = *reinterpret_cast<std::uint32_t const*>(&t);
+    asm("ex2.approx.f16x2 %0, %0;" : "+r"(bits));
+    return __hmul2(x, h2rcp(__hadd2(__float2half2_rn(1.0F), *reinterpret_cast<__half2*>(&bits))));
   }
 };
 struct PackedExpBf16 {
-  static __device__ __nv_bfloat162 apply(__nv_bfloat162 x)
+  static __device__ __nv_bfloat162 apply(__nv_bfloat162 const& x)
   {
     __nv_bfloat162 const t = __hmul2(x, __hfma2(__float2bfloat162_rn(-0.102943240F), __hmul2(x, x),
                                                 __float2bfloat162_rn(-2.30220820F)));
-    return __hmul2(x, h2rcp(__hadd2(__float2bfloat162_rn(1.0F), h2exp2(t))));
+    std::uint32_t bits = *reinterpret_cast<std::uint32_t const*>(&t);
+    asm("ex2.approx.ftz.bf16x2 %0, %0;" : "+r"(bits));
+    return __hmul2(x, h2rcp(__hadd2(__float2bfloat162_rn(1.0F), *reinterpret_cast<__nv_bfloat162*>(&bits))));
   }
 };
 
@@ -149,7 +152,7 @@ KERNEL(fp16_packed_tanh, (each_pair<__half2, PackedTanhFp16>))
 KERNEL(fp16_packed_exp, (each_pair<__half2, PackedExpFp16>))
 KERNEL(bf16_exp_scaled, (each<Bf16, ShippedBf16>))
 KERNEL(bf16_tanh_approx, (each<Bf16, TanhApprox>))
-#if __CUDA_ARCH__ >= 900  // tanh.approx.bf16x2 does not exist before
+#if __CUDA_ARCH__ >= 900  // tanh.approx.bf16x2 and ex2.approx.ftz.bf16x2 do not exist before
 KERNEL(bf16_packed_tanh, (each_pair<__nv_bfloat162, PackedTanhBf16>))
-#endif
 KERNEL(bf16_packed_exp, (each_pair<__nv_bfloat162, PackedExpBf16>))
+#endif

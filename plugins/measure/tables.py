@@ -27,15 +27,21 @@ from andrea_export.plugins.toolchain import find_cuda_toolkit
 
 PLUGINS = Path(__file__).resolve().parents[1]
 README = PLUGINS / "gelu" / "README.md"
-CACHE = PLUGINS.parent / "build" / "test-cache"
+CACHE = PLUGINS.parent / "build" / "measure-cache"
 sys.path.insert(0, str(PLUGINS.parent / "tests" / "plugins"))
 
 from gelu_truth import BF16, FP16, FP32, Format, correctly_rounded, errors_in_ulp, gelu_truth  # noqa: E402
 
 Values = NDArray[np.generic]
 
-# What the PTX ISA states of the approximate instructions: ex2 2 ulp, rcp 1 ulp, tanh.f32 2^-11, all relative; of the
-# 16-bit ones, ex2 relative and tanh absolute.
+# What the PTX ISA (version 9) documents of the approximate instructions:
+#   9.7.3.21 "Floating Point Instructions: ex2"              2 ulp from the correctly rounded result
+#   9.7.3.13 "Floating Point Instructions: rcp"              1 ulp
+#   9.7.3.22 "Floating Point Instructions: tanh"             2^-11 of the result
+#   9.7.4.10 "Half Precision Floating Point Instructions: ex2"    2^-9.9 (f16) and 2^-7 (bf16) of the result
+#   9.7.4.9  "Half Precision Floating Point Instructions: tanh"   2^-10.987 (f16) and 2^-8 (bf16), absolute
+# n ulp are n 2^-23 of a result whose significand is 1, and less of every other: as a relative error, before the result
+# is rounded to fp32, n 2^-23 reaches n ulp from the correctly rounded result everywhere, and up to 2 n.
 EX2, RCP, TANH = 2.0**-22, 2.0**-23, 2.0**-11
 EX2_F16, TANH_F16 = 2.0**-9.9, 2.0**-10.987
 EX2_BF16, TANH_BF16 = 2.0**-7, 2.0**-8
@@ -132,7 +138,7 @@ def formulations(host: HostGelu) -> tuple[Formulation, ...]:
             kernel="fp32_tanh_accurate",
             storage="fp32",
             text="0.5 x (1 + tanhf(u)), as torch",
-            # CUDA's tanhf: 2 ulp (CUDA C++ Programming Guide, mathematical functions).
+            # CUDA's tanhf: 2 ulp (CUDA Programming Guide 13, 5.5.7.5 "Hyperbolic Functions").
             evaluate=tanh_form(fp32, 2.0**-22, absolute=False),
         ),
         Formulation(
@@ -188,7 +194,7 @@ def formulations(host: HostGelu) -> tuple[Formulation, ...]:
         Formulation(
             kernel="bf16_packed_exp",
             storage="bf16",
-            text="x / (1 + 2^t) in bf16x2, `h2exp2`, `h2rcp`",
+            text="x / (1 + 2^t) in bf16x2, `ex2.approx.ftz.bf16x2`, `h2rcp`",
             evaluate=exp_form(bf16, EX2_BF16, RCP),
         ),
     )
@@ -267,11 +273,10 @@ def formulation_table() -> str:
     return "\n".join(lines)
 
 
-def kernel_table() -> str:
-    """The kernels in the library: what one round of their main loop executes."""
+def kernel_table(library: Path) -> str:
+    """The kernels in the plugin library: what one round of their main loop executes."""
     cuobjdump = find_cuobjdump()
     assert cuobjdump is not None, "pip install 'andrea-export[dev]'"
-    library = build_plugin_library(CACHE).library
     usage = {(row.architecture, row.symbol): row for row in read_usage(cuobjdump, library)}
     lines = [
         "| type | architecture | packs per thread | instructions per element | fp32 pipe | MUFU | registers |",
@@ -324,11 +329,11 @@ _ISSUE_LANES = 128  # four schedulers, 32 lanes an instruction, one instruction 
 _MUFU_LANES = 16
 
 
-def floor_table() -> str:
+def floor_table(library: Path) -> str:
     """The time an element takes at the least, by what limits it, as a share of the time its bytes take."""
     cuobjdump = find_cuobjdump()
     assert cuobjdump is not None, "pip install 'andrea-export[dev]'"
-    kernels = gelu_kernels(read_kernels(cuobjdump, build_plugin_library(CACHE).library))
+    kernels = gelu_kernels(read_kernels(cuobjdump, library))
     lines = [
         "| GPU | type | bytes over bandwidth, ps per element | issue slots | fp32 pipe | MUFU |",
         "|---|---|---|---|---|---|",
@@ -354,8 +359,8 @@ def floor_table() -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "formulations": formulation_table,
+TABLES: dict[str, Callable[[Path], str]] = {
+    "formulations": lambda _: formulation_table(),
     "kernels": kernel_table,
     "floors": floor_table,
 }
@@ -373,8 +378,9 @@ def replace_table(text: str, name: str, table: str) -> str:
 def main() -> None:
     """Prints the tables, or writes them."""
     text = README.read_text() if "--write" in sys.argv[1:] else None
+    library = build_plugin_library(CACHE).library
     for name, make in TABLES.items():
-        table = make()
+        table = make(library)
         sys.stdout.write(f"{name}\n\n{table}\n\n")
         if text is not None:
             text = replace_table(text, name, table)

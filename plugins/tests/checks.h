@@ -20,7 +20,7 @@ class Checks {
   // {"checks": n, "failures": [...]} on stdout. The exit code: 0 if every check held.
   [[nodiscard]] int report() const
   {
-    std::printf("{\"checks\": %d, \"failures\": [", num_checks_);
+    std::printf(R"({"checks": %d, "failures": [)", num_checks_);
     for (std::size_t i = 0; i < failures_.size(); ++i) {
       std::printf("%s\"%s\"", i == 0 ? "" : ", ", failures_[i].c_str());
     }

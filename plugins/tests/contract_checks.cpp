@@ -19,28 +19,60 @@
 
 namespace {
 
-// Every allocation through operator new in this process, the plugin library's included: TensorRT calls enqueue for each
-// inference, and it must not allocate.
+// TensorRT calls enqueue for each inference: it must neither allocate nor ask the device. Counted are every allocation in
+// this process, the plugin library's included, and every question a library built over the CPU grid asks.
 std::size_t num_allocations = 0;
+std::size_t num_queries = 0;
 
 }  // namespace
 
-#define ANDREA_REPLACES __attribute__((visibility("default")))
+#define ANDREA_REPLACES extern "C" __attribute__((visibility("default")))
 
-ANDREA_REPLACES void* operator new(std::size_t size, std::nothrow_t const& /*tag*/) noexcept
+ANDREA_REPLACES void andrea_on_device_query();
+void andrea_on_device_query() { ++num_queries; }
+
+#if defined(__SANITIZE_ADDRESS__)
+// The sanitizer has its own malloc: operator new is what can be counted.
+__attribute__((visibility("default"))) void* operator new(std::size_t size, std::nothrow_t const& /*tag*/) noexcept
 {
   ++num_allocations;
   return std::malloc(size);
 }
-ANDREA_REPLACES void* operator new(std::size_t size)
+__attribute__((visibility("default"))) void* operator new(std::size_t size)
 {
   if (void* const memory = operator new(size, std::nothrow)) {
     return memory;
   }
   throw std::bad_alloc();
 }
-ANDREA_REPLACES void operator delete(void* memory) noexcept { std::free(memory); }
-ANDREA_REPLACES void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
+__attribute__((visibility("default"))) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((visibility("default"))) void operator delete(void* memory, std::size_t /*size*/) noexcept
+{
+  std::free(memory);
+}
+#else
+// operator new comes here too. The names are glibc's. NOLINTBEGIN(*-reserved-identifier,cert-dcl*)
+extern "C" void* __libc_malloc(std::size_t size);
+extern "C" void* __libc_calloc(std::size_t count, std::size_t size);
+extern "C" void* __libc_realloc(void* memory, std::size_t size);
+// NOLINTEND(*-reserved-identifier,cert-dcl*)
+
+ANDREA_REPLACES void* malloc(std::size_t size) noexcept
+{
+  ++num_allocations;
+  return __libc_malloc(size);
+}
+ANDREA_REPLACES void* calloc(std::size_t count, std::size_t size) noexcept
+{
+  ++num_allocations;
+  return __libc_calloc(count, size);
+}
+ANDREA_REPLACES void* realloc(void* memory, std::size_t size) noexcept
+{
+  ++num_allocations;
+  return __libc_realloc(memory, size);
+}
+#endif
 
 namespace andrea::tests {
 namespace {
@@ -225,9 +257,33 @@ Run run(Plugin const& attached, DataType type, std::vector<std::int64_t> const& 
   return {status, output == expected, num_allocations - allocations_before};
 }
 
+// A thousand calls of each type: nothing is allocated and, where questions are counted, nothing is asked.
+void check_cost_of_a_call(Checks& checks, Plugin const& attached)
+{
+  unsigned char input[256] = {};
+  unsigned char output[256] = {};
+  void const* const inputs[] = {input};
+  void* const outputs[] = {output};
+  for (DataType const type : kTaken) {
+    nvinfer1::PluginTensorDesc const desc = tensor_desc(type, dims_from_extents({3, 7}));
+    std::size_t const allocations_before = num_allocations;
+    std::size_t const queries_before = num_queries;
+    for (int i = 0; i < 1000; ++i) {
+      (void)attached.runtime->enqueue(&desc, &desc, inputs, outputs, nullptr, nullptr);
+    }
+    bool const allocated = num_allocations != allocations_before;
+    bool const asked = num_queries != queries_before;
+    std::string const what = " type " + std::to_string(static_cast<int>(type));
+    checks.expect(!allocated, "a thousand calls allocate nothing" + what);
+    checks.expect(!asked, "a thousand calls ask the device nothing" + what);
+  }
+}
+
 void check_execution(Checks& checks, Plugin const& configured, bool computes)
 {
+  std::size_t const queries_before = num_queries;
   Plugin const attached = plugin_from_pointer(configured.runtime->attachToContext(nullptr));
+  checks.expect(!computes || num_queries > queries_before, "attaching asks the device, and that is counted");
   checks.expect(attached.owner != nullptr, "attach gives a plugin of its own");
   if (attached.owner == nullptr) {
     return;
@@ -245,6 +301,8 @@ void check_execution(Checks& checks, Plugin const& configured, bool computes)
       }
     }
   }
+
+  check_cost_of_a_call(checks, attached);
 
   nvinfer1::PluginTensorDesc const desc = tensor_desc(DataType::kFLOAT, dims_from_extents({4}));
   void const* const null_input[] = {nullptr};

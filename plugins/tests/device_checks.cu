@@ -124,8 +124,8 @@ int main()
                                      std::to_string(count) + " offset " + std::to_string(offset) + ": ";
             std::string const same = andrea::tests::check(type, count, offset, offset, device_limits);
             checks.expect(same.empty(), what + same);
-            std::string const different = andrea::tests::check(type, count, offset, 0, device_limits);
-            checks.expect(different.empty(), what + "output aligned: " + different);
+            std::string const aligned = andrea::tests::check(type, count, offset, 0, device_limits);
+            checks.expect(aligned.empty(), (what + "output aligned: ").append(aligned));
           }
         }
       }

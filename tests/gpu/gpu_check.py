@@ -116,13 +116,12 @@ def part_result(name: str, out: Path, *, rehearse: bool) -> dict[str, Any]:
             values = json.loads(built_file.read_text())
             paths = {key: Path(values[key]) for key in ("plugin", "harness", "cache")}
             found = importlib.import_module(f"part_{name}").run(gpu_parts.Built(**{**values, **paths}))
+        unavailable = ""
     except gpu_parts.NotAvailable as reason:
-        return {"status": "not available", "reason": str(reason)}
-    return {
-        "status": "failed" if found.failures else "passed",
-        "reason": "; ".join(found.failures[:3]),
-        **dataclasses.asdict(found),
-    }
+        found, unavailable = reason.so_far, str(reason)
+    status = "failed" if found.failures else "not available" if unavailable else "passed"
+    reason = "; ".join(found.failures[:3]) or unavailable
+    return {"status": status, "reason": reason, **dataclasses.asdict(found)}
 
 
 def machine() -> dict[str, str]:

@@ -24,10 +24,6 @@ STORAGE_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfl
 _TENSORRT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 7}  # nvinfer1::DataType
 
 
-class NotAvailable(Exception):
-    """A part cannot run here; the reason is one line."""
-
-
 @dataclass(slots=True, kw_only=True)
 class PartResult:
     """What a part found: rows for a table, goals, and what went wrong."""
@@ -45,6 +41,14 @@ class PartResult:
         """Records a failure unless it holds."""
         if not holds:
             self.failures.append(what)
+
+
+class NotAvailable(Exception):
+    """A part cannot run here, or not to its end; the reason is one line. `so_far` is what it found until then."""
+
+    def __init__(self, reason: str, so_far: PartResult | None = None) -> None:
+        super().__init__(reason)
+        self.so_far = so_far or PartResult()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

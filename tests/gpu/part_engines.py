@@ -1,24 +1,31 @@
 """ANDREA-120M engines with the plugin and without: built, compared with torch layer by layer, and timed.
 
 Uses the package's own commands, so what is measured is what users get; needs TensorRT or TensorRT-RTX and the package's
-dependencies on this machine.
+dependencies on this machine. The engines' inner layers are read through debug tensors, in engines built the same way
+with those marks added: fusion stays as it ships, and a layer that it took away is named.
+
+Without a GPU, engines of andrea-tiny are built where that is possible, and cannot be run.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_parts import REPOSITORY, Built, NotAvailable, PartResult, gpu_architecture
 
+if TYPE_CHECKING:
+    from andrea_export.recipe import PrecisionName
+
 _FLAVOURS = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 _SECONDS = 300
-_PRECISIONS = ("fp32", "fp16")
+_PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16")
 # The goal: with the plugin, at most this much slower than with TensorRT's own GELU.
 _SLOWDOWN = 1.05
 
@@ -35,12 +42,87 @@ def run(built: Built) -> PartResult:
     ]
     if missing:
         raise NotAvailable(f"the package's dependencies {', '.join(missing)} cannot be imported")
-    if built.device != "cuda":
-        raise NotAvailable("torch sees no CUDA GPU on this machine")
     result = PartResult()
+    for target in flavours:
+        _read_layers(result, built, target)
+    if built.device != "cuda":
+        raise NotAvailable("torch sees no CUDA GPU on this machine: engines were built, not run", result)
     for target in flavours:
         _measure(result, built, target)
     return result
+
+
+def _read_layers(result: PartResult, built: Built, target: str) -> None:
+    """One row an engine: it has the same layers with debug tensors as without, and each layer it shows is torch's."""
+    from debug_worker import COMMAND
+    from engine_layers import compare_layers
+
+    from andrea_export.backends.base import EngineRequest
+    from andrea_export.backends.tensorrt import TensorRT, TensorRTRTX
+    from andrea_export.canonical import export_canonical
+    from andrea_export.checkpoint import load_model
+    from andrea_export.diff.cases import seeded_cases
+    from andrea_export.errors import AndreaError, BackendUnavailable
+    from andrea_export.progress import Silent
+    from andrea_export.recipe import Profile
+    from andrea_export.specs import layer_names
+
+    preset = "andrea-120m" if built.device == "cuda" else "andrea-tiny"
+    loaded = load_model(preset=preset, checkpoint=None, seed=0)
+    backend = TensorRTRTX if target == TensorRTRTX.target else TensorRT
+    folder = built.cache / f"layers-{target}"
+    folder.mkdir(parents=True, exist_ok=True)
+    model = export_canonical(loaded, folder)
+    result.notes.append(f"{target}: layers of {preset}, seeded weights that are not trained")
+    precisions = _PRECISIONS if built.device == "cuda" else _PRECISIONS[:1]
+    for precision, library in itertools.product(precisions, (built.plugin, None)):
+        name = f"{target}-{precision}{'' if library else '-native'}"
+        request = EngineRequest(
+            model=model,
+            config=loaded.config,
+            target=backend.target,
+            precision=precision,
+            profile=Profile(),
+            tf32=False,
+            plugin_library=library,
+            timeout_s=_SECONDS,
+            output=folder / f"{name}.plan",
+        )
+        row: dict[str, Any] = {"engine": name}
+        result.rows.append(row)
+        try:
+            shipped = backend().build(request, Silent())
+            marked = backend(worker=COMMAND).build(request, Silent())
+            row |= {"plugin layers": marked.num_plugin_layers, "network layers": marked.num_network_layers}
+            counts = (shipped.num_plugin_layers, shipped.num_network_layers)
+            same = counts == (marked.num_plugin_layers, marked.num_network_layers)
+            result.expect(same, f"{name}: {counts} plugin and network layers, other than with debug tensors")
+            if built.device != "cuda":  # small, and all that can be seen of them
+                plan, names = request.output.read_bytes(), tuple(layer_names(loaded.config))
+                row["layers named in the plan"] = f"{sum(name.encode() in plan for name in names)} of {len(names)}"
+            with backend(worker=COMMAND).open(request.output) as session:
+                found = compare_layers(session, loaded.model, seeded_cases(loaded.config), precision)
+        except BackendUnavailable as reason:
+            row["layer by layer"] = f"not available: {reason}"
+            continue
+        except AndreaError as error:  # a GPU that TensorRT-RTX does not support ends here, in one line
+            result.failures.append(f"{name}: {error}")
+            continue
+        finally:
+            request.output.unlink(missing_ok=True)
+        row |= {
+            "layers compared": len(found.compared),
+            "out of budget": ", ".join(found.out_of_budget) or "none",
+            "largest share of its budget": found.worst_share,
+            "of layer": found.worst_layer,
+        }
+        result.expect(not found.out_of_budget, f"{name}: out of budget: {', '.join(found.out_of_budget)}")
+        if found.not_seen:
+            result.notes.append(f"{name}: fused away, not compared: {', '.join(found.not_seen)}")
+        if found.others:
+            result.notes.append(
+                f"{name}: {len(found.others)} tensors of the builder's own: {', '.join(found.others[:8])}"
+            )
 
 
 def _measure(result: PartResult, built: Built, target: str) -> None:

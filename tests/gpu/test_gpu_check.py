@@ -51,8 +51,8 @@ def check(out: Path, *options: str) -> tuple[int, dict[str, Any], str]:
 
 
 @pytest.fixture(scope="module")
-def rehearsal() -> tuple[int, dict[str, Any], str]:
-    return check(REPOSITORY / "build" / "gpu-rehearsal", "--rehearse")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any], str]:
+    return check(tmp_path_factory.mktemp("gpu-rehearsal"), "--rehearse")
 
 
 def test_the_rehearsal_runs_what_a_cpu_can(rehearsal: tuple[int, dict[str, Any], str]) -> None:
@@ -74,6 +74,19 @@ def test_the_rehearsal_shows_what_is_not_available_and_why(rehearsal: tuple[int,
         assert part["status"] == "not available"
         assert part["reason"]
         assert part["reason"] in page
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorrt_rtx") is None, reason="tensorrt_rtx is not installed")
+def test_the_rehearsal_builds_engines_with_debug_tensors(rehearsal: tuple[int, dict[str, Any], str]) -> None:
+    _, report, page = rehearsal
+    rows = {row["engine"]: row for row in report["parts"]["engines"]["rows"]}
+    assert report["parts"]["engines"]["failures"] == []
+    assert rows["tensorrt-rtx-fp32"]["plugin layers"] == 2
+    assert rows["tensorrt-rtx-fp32-native"]["plugin layers"] == 0
+    for row in rows.values():
+        assert row["layers named in the plan"] == "30 of 30"
+        assert row["layer by layer"].startswith("not available: ")
+        assert row["layer by layer"] in page
 
 
 @pytest.mark.skipif(not without_gpu_reason(), reason="a GPU is here: nothing is unavailable")
@@ -230,7 +243,9 @@ def test_a_group_for_another_python_is_named_and_left_out(tmp_path: Path, wheels
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("part", ["accuracy", "model", "sanitizer", "timing", "variants"])
-def test_the_part_passes_on_this_gpu(part: str) -> None:
-    code, report, _ = check(REPOSITORY / "build" / "gpu-check", "--parts", f"build,{part}")
+def test_the_part_passes_on_this_gpu(tmp_path_factory: pytest.TempPathFactory, part: str) -> None:
+    # One folder for all parts: what is built is built once.
+    folder = tmp_path_factory.getbasetemp() / "gpu-check"
+    code, report, _ = check(folder, "--parts", f"build,{part}")
     assert code == 0, report["parts"]
     assert report["parts"][part]["status"] == "passed", report["parts"][part]

@@ -1,4 +1,8 @@
-"""What the plugin's tests share: one build of each library a session, and the figures they measure, last."""
+"""What the plugin's tests share: one build of each library a session, and the figures they measure, last.
+
+Everything is compiled anew in the session's temporary folder, never in the checkout: a run says that these sources
+compile with these compilers, whatever ran before it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,6 @@ from andrea_export.plugins.toolchain import find_cmake, find_ninja
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# In the checkout's ignored build folder, so that a second run compiles nothing. Keyed by content: never
-# stale.
-CACHE = REPOSITORY / "build" / "test-cache"
 _MEASURED = pytest.StashKey[list[str]]()
 
 
@@ -41,27 +42,29 @@ def measured(pytestconfig: pytest.Config) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def plugin_build() -> PluginBuild:
+def plugin_build(cache_dir: Path) -> PluginBuild:
+    """The library users get, compiled in this session."""
     try:
-        return build_plugin_library(CACHE)
+        return build_plugin_library(cache_dir)
     except BackendUnavailable as missing:
         pytest.skip(f"{missing} ({missing.hint})")
 
 
 @pytest.fixture(scope="session")
-def host_gelu() -> HostGelu:
-    return build_host_library(CACHE)
+def host_gelu(cache_dir: Path) -> HostGelu:
+    return build_host_library(cache_dir)
 
 
-def build_test_programs(folder: Path, *definitions: str) -> Path:
-    """The folder with the C++ test programs, compiled by g++ alone; ninja does nothing where nothing changed."""
+def build_programs(sources: Path, folder: Path, target: str, *definitions: str) -> Path:
+    """`folder` with what the target makes of the sources, compiled by g++ alone, where a warning is an error."""
     cmake = str(find_cmake().path)
-    configure = [cmake, "-S", str(REPOSITORY / "plugins"), "-B", str(folder), "-G", "Ninja"]
-    build = [cmake, "--build", str(folder), "--target", "andrea_tests", "-j", "2"]
+    configure = [cmake, "-S", str(sources), "-B", str(folder), "-G", "Ninja"]
+    build = [cmake, "--build", str(folder), "--target", target, "-j", "2"]
     options = [
         f"-DCMAKE_MAKE_PROGRAM={find_ninja().path}",
         "-DANDREA_HOST_ONLY=ON",
         "-DANDREA_BUILD_TESTS=ON",
+        "-DANDREA_WARNINGS_AS_ERRORS=ON",
         *definitions,
     ]
     for command in ([*configure, *options], build):
@@ -71,10 +74,12 @@ def build_test_programs(folder: Path, *definitions: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cpp_programs() -> Path:
-    return build_test_programs(REPOSITORY / "build" / "plugin-tests")
+def cpp_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_programs(REPOSITORY / "plugins", tmp_path_factory.mktemp("plugin-tests"), "andrea_tests")
 
 
 @pytest.fixture(scope="session")
-def sanitized_programs() -> Path:
-    return build_test_programs(REPOSITORY / "build" / "plugin-tests-sanitized", "-DANDREA_SANITIZE=ON")
+def sanitized_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_programs(
+        REPOSITORY / "plugins", tmp_path_factory.mktemp("sanitized"), "andrea_tests", "-DANDREA_SANITIZE=ON"
+    )

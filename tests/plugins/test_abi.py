@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import CACHE, REPOSITORY
+from conftest import REPOSITORY
 
 from andrea_export.operators import andrea_gelu
 from andrea_export.plugins import build_plugin_library, check_library
@@ -84,9 +84,9 @@ def test_structures_and_enumerators_are_those_of_nvidias_headers(root: Path, tmp
 
 
 @nvidia_headers
-def test_a_library_built_on_nvidias_headers_behaves_alike(root: Path, cpp_programs: Path) -> None:
+def test_a_library_built_on_nvidias_headers_behaves_alike(root: Path, cpp_programs: Path, cache_dir: Path) -> None:
     """Built against NVIDIA's headers, driven through ours: one architecture, the whole contract."""
-    build = build_plugin_library(CACHE, architectures=("90-real",), tensorrt_root=root)
+    build = build_plugin_library(cache_dir, architectures=("90-real",), tensorrt_root=root)
     assert build.tensorrt_headers.startswith("NVIDIA ")
     op = andrea_gelu()
     check_library(build.library, op)

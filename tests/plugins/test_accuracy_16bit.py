@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from andrea_export.plugins import HostGelu
 
-# PTX ISA, ex2.approx.ftz.f32: at most 2 ulp, which is 2^-22 of the result at the most, and
-# rcp.approx.ftz.f32: at most 1 ulp, 2^-23. exp2 is tried at twice that: what holds there holds with room.
+# PTX ISA 9: ex2.approx.f32 is at most 2 ulp from the correctly rounded result (9.7.3.21 "Floating Point Instructions:
+# ex2"), rcp.approx.f32 at most 1 ulp (9.7.3.13 "Floating Point Instructions: rcp"). 2^-22 and 2^-23 of the result, then
+# rounded to fp32 by the host's model, reach that everywhere. exp2 is tried at twice that: what holds there holds with
+# room.
 EXP2_ERROR = 2.0**-21
 RECIPROCAL_ERROR = 2.0**-23
 CORNERS = [(0.0, 0.0), *itertools.product((-EXP2_ERROR, EXP2_ERROR), (-RECIPROCAL_ERROR, RECIPROCAL_ERROR))]

@@ -11,32 +11,76 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
+from andrea_export.errors import BackendUnavailable
+from andrea_export.plugins.toolchain import find_cuda_toolkit
+
 PLUGINS = REPOSITORY / "plugins"
-# Everything g++ compiles, kernels included. tests/device_checks.cu needs CUDA's headers, and is a test of its own.
-SOURCES = sorted(
-    path.relative_to(PLUGINS).as_posix()
-    for pattern in ("common/*.cpp", "gelu/*.cpp", "gelu/*.cu", "tests/*.cpp")
-    for path in PLUGINS.glob(pattern)
-)
 
 
-def find_clang_tidy() -> str | None:
+def sources(*patterns: str) -> list[str]:
+    return sorted(path.relative_to(PLUGINS).as_posix() for pattern in patterns for path in PLUGINS.glob(pattern))
+
+
+# What g++ compiles for the CPU grid, kernels included; and every kernel file as CUDA.
+AS_CPP = sources("common/*.cpp", "gelu/*.cpp", "gelu/*.cu", "tests/*.cpp")
+AS_CUDA = sources("**/*.cu")
+
+
+@pytest.fixture(scope="module")
+def clang_tidy() -> str:
     """The environment's own, else PATH's."""
-    return shutil.which("clang-tidy", path=sysconfig.get_path("scripts")) or shutil.which("clang-tidy")
+    found = shutil.which("clang-tidy", path=sysconfig.get_path("scripts")) or shutil.which("clang-tidy")
+    if found is None:
+        pytest.skip("clang-tidy is not here (pip install 'andrea-export[dev]')")
+    return found
 
 
-def findings(clang_tidy: str, source: str, generated: Path) -> str:
-    options = ["-x", "c++", "-std=c++17", "-DANDREA_CPU_GRID=1", "-I.", "-Iabi", f"-I{generated}"]
-    command = [clang_tidy, "--quiet", source, "--", *options]
+def findings(clang_tidy: str, source: str, options: list[str]) -> str:
+    """What is said of the source and of the headers it includes, which it finds by absolute paths."""
+    common = ["-std=c++17", "-Wall", "-Wextra", f"-I{PLUGINS}", *options]
+    command = [clang_tidy, "--quiet", source, "--", *common]
     finished = subprocess.run(command, cwd=PLUGINS, capture_output=True, text=True, check=False)
     return finished.stdout if finished.returncode == 0 else finished.stdout + finished.stderr
 
 
-def test_clang_tidy_is_clean(cpp_programs: Path) -> None:
-    clang_tidy = find_clang_tidy()
-    if clang_tidy is None:
-        pytest.skip("clang-tidy is not here (pip install 'andrea-export[dev]')")
-    assert "gelu/kernel.cu" in SOURCES
+def all_findings(clang_tidy: str, files: list[str], options: list[str]) -> list[str]:
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda source: findings(clang_tidy, source, cpp_programs / "generated"), SOURCES))
-    assert found == [""] * len(SOURCES)
+        return list(pool.map(lambda source: findings(clang_tidy, source, options), files))
+
+
+def cpp_options(generated: Path) -> list[str]:
+    return ["-x", "c++", "-DANDREA_CPU_GRID=1", f"-I{PLUGINS / 'abi'}", f"-I{generated}"]
+
+
+def cuda_options(folder: Path) -> list[str]:
+    """Both halves of a CUDA file as its host half sees them, over the toolkit's own headers.
+
+    clang's CUDA wrapper includes one header of cuRAND, which the toolkit's wheels do without: an empty one will do.
+    """
+    try:
+        toolkit = find_cuda_toolkit()
+    except BackendUnavailable as missing:
+        pytest.skip(f"{missing} ({missing.hint})")
+    (folder / "curand_mtgp32_kernel.h").write_text("")
+    return ["-x", "cuda", "--cuda-host-only", "-nocudalib", f"--cuda-path={toolkit.root}", "-isystem", str(folder)]
+
+
+def test_every_source_is_clean_as_cpp(clang_tidy: str, cpp_programs: Path) -> None:
+    assert "gelu/kernel.cu" in AS_CPP
+    assert all_findings(clang_tidy, AS_CPP, cpp_options(cpp_programs / "generated")) == [""] * len(AS_CPP)
+
+
+def test_every_cuda_file_is_clean_as_cuda(clang_tidy: str, tmp_path: Path) -> None:
+    assert len(AS_CUDA) >= 4
+    assert all_findings(clang_tidy, AS_CUDA, cuda_options(tmp_path)) == [""] * len(AS_CUDA)
+
+
+@pytest.mark.parametrize("source", ["common/creators.cpp", "tests/launch_c.cu"])
+def test_a_finding_in_a_header_is_seen(clang_tidy: str, tmp_path: Path, source: str) -> None:
+    header = tmp_path / "plugins" / "common" / "planted.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("inline int* planted() { return 0; }\n")
+    options = cuda_options(tmp_path) if source.endswith(".cu") else cpp_options(tmp_path)
+    said = findings(clang_tidy, source, [*options, "-include", str(header)])
+    assert "planted.h" in said
+    assert "modernize-use-nullptr" in said

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY, build_programs
 
 from andrea_export.operators import andrea_gelu
 from andrea_export.plugins import PluginBuild
@@ -56,6 +58,30 @@ def test_contract_of_the_library_that_ships(cpp_programs: Path, plugin_build: Pl
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA driver; tests/gpu runs enqueue there")
     assert contract(cpp_programs, plugin_build.library, "no-gpu") > 1000
+
+
+def test_a_call_that_asks_or_allocates_is_seen(cpp_programs: Path, tmp_path: Path) -> None:
+    """The same checks over an enqueue that does both once a call."""
+    sources = shutil.copytree(REPOSITORY / "plugins", tmp_path / "sources")
+    plugin = sources / "common" / "elementwise_plugin.cpp"
+    code = plugin.read_text()
+    launch = "  return static_cast<Status>(op_->launch("
+    assert code.count(launch) == 1
+    planted = (
+        "  (void)query_limits(limits_);\n"
+        "  void* volatile memory = std::malloc(64);  // volatile: g++ may leave out a malloc that is only freed\n"
+        "  std::free(memory);\n"
+    )
+    code = code.replace(launch, planted + launch).replace("#include <new>", "#include <cstdlib>\n#include <new>")
+    plugin.write_text(code)
+    library = build_programs(sources, tmp_path / "build", "andrea_plugins_cpu") / "libandrea_plugins_cpu.so"
+    op = andrea_gelu()
+    command = [cpp_programs / "andrea_contract_checks", library, op.op_type, op.plugin_version, op.plugin_namespace]
+    finished = subprocess.run([*map(str, command), "cpu"], capture_output=True, text=True, check=False)
+    failures = json.loads(finished.stdout)["failures"]
+    for storage in ("0", "1", "7"):  # TensorRT's fp32, fp16 and bf16
+        assert f"a thousand calls allocate nothing type {storage}" in failures
+        assert f"a thousand calls ask the device nothing type {storage}" in failures
 
 
 def test_a_library_that_breaks_the_contract_is_seen(cpp_programs: Path) -> None:

@@ -21,6 +21,13 @@ def run(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def test_compiles_without_a_warning(plugin_build: PluginBuild) -> None:
+    """A user's build only shows warnings; here one is a failure, nvcc's, ptxas's and g++'s alike."""
+    log = plugin_build.library.parent.with_suffix(".log").read_text()
+    assert "-Wextra" in log or "Building CUDA object" in log
+    assert [line for line in log.splitlines() if "warning" in line.lower()] == []
+
+
 def test_exports_two_functions_and_nothing_else(plugin_build: PluginBuild) -> None:
     listed = run("nm", "-D", "--defined-only", str(plugin_build.library))
     assert sorted(line.split()[-1] for line in listed.splitlines()) == ["getCreators", "setLoggerFinder"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from types import ModuleType
 import pytest
 from conftest import REPOSITORY
 
+from andrea_export.errors import BackendUnavailable
 from andrea_export.plugins import PluginBuild
+from andrea_export.plugins.toolchain import find_cuda_toolkit
 
 # The two-pack loop's executed instructions per element: what was counted with nvcc 13.0, plus one, so that a compiler
 # of another version may reorder but not add work. The floors in plugins/gelu/README.md follow from these.
@@ -90,6 +93,28 @@ def test_no_local_memory_no_spills_no_subroutines(cuobjdump: Path, kernels: list
         assert row.registers <= 40, "six blocks of 256 threads stay resident"
 
 
+def test_the_launcher_can_only_launch(tmp_path: Path) -> None:
+    """What nvcc's object of the kernel calls of CUDA: a launch, and nothing that asks, allocates, copies or waits."""
+    try:
+        toolkit = find_cuda_toolkit()
+    except BackendUnavailable as missing:
+        pytest.skip(f"{missing} ({missing.hint})")
+    plugins = REPOSITORY / "plugins"
+    compile_ = [str(toolkit.nvcc.path), "-std=c++17", "-arch=sm_90", "-I", str(plugins), "-c", "-o", "kernel.o"]
+    subprocess.run([*compile_, str(plugins / "gelu" / "kernel.cu")], cwd=tmp_path, check=True, capture_output=True)
+    if shutil.which("nm") is None:
+        pytest.skip("nm (binutils) is not here")
+    undefined = subprocess.run(
+        ["nm", "-u", "kernel.o"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    called = {line.split()[-1] for line in undefined.splitlines() if "cuda" in line}
+    launching = {name for name in called if name.startswith("__cuda")} | {"cudaLaunchKernel"}
+    assert called - launching == {"cudaGetLastError"}
+    # Allocating on the host would be one of these, and the C++ runtime's own.
+    allocators = ("malloc", "calloc", "realloc", "_Zn")
+    assert not [line for line in undefined.splitlines() if line.split()[-1].startswith(allocators)]
+
+
 def test_instructions_per_element(kernels: list, measured: list[str]) -> None:
     for one in kernels:
         loop = one.main_loop
@@ -114,8 +139,12 @@ def test_fp32_uses_one_approximation_only_and_refines_it(kernels: list) -> None:
 def test_the_readme_states_what_was_counted(plugin_build: PluginBuild, cuobjdump: Path) -> None:
     if "cuda_13.0." not in plugin_build.nvcc_version:
         pytest.skip(f"the README's table is nvcc 13.0's, this is {plugin_build.nvcc_version}")
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import tables; sys.stdout.write(tables.kernel_table())"
-    command = [sys.executable, "-c", code, str(REPOSITORY / "plugins" / "measure")]
-    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    code = (
+        "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import tables; library = pathlib.Path(sys.argv[2]); "
+        "sys.stdout.write(tables.kernel_table(library) + '\\f' + tables.floor_table(library))"
+    )
+    command = [sys.executable, "-c", code, str(REPOSITORY / "plugins" / "measure"), str(plugin_build.library)]
+    tables = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\f")
     readme = (REPOSITORY / "plugins" / "gelu" / "README.md").read_text()
-    assert table in readme, "regenerate with: python plugins/measure/tables.py --write"
+    for table in tables:
+        assert table in readme, "regenerate with: python plugins/measure/tables.py --write"

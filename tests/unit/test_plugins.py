@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -33,6 +34,7 @@ from andrea_export.plugins import (
     plugin_sources_sha256,
     read_creators,
 )
+from andrea_export.plugins.cache import CmakeBuild
 
 # --- sources --------------------------------------------------------------------------------------------------------
 
@@ -265,10 +267,90 @@ def test_the_sources_are_not_written_to(tmp_path: Path) -> None:
     assert sorted((path, path.stat().st_mtime_ns) for path in plugin_source_dir().rglob("*")) == before
 
 
-def test_compiler_flags_of_the_shell_do_not_reach_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXXFLAGS", "--no-such-flag")
+def test_what_a_shell_sets_for_compilers_does_not_reach_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of these would stop the build, or change it under the same key."""
+    plain = build_host_library(tmp_path / "plain").library
     monkeypatch.setenv("CXX", "no-such-compiler")
-    build_host_library(tmp_path)
+    for flags in ("CXXFLAGS", "LDFLAGS", "CUDAFLAGS", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"):
+        monkeypatch.setenv(flags, "--no-such-flag")
+    for launcher in ("CMAKE_CXX_COMPILER_LAUNCHER", "CMAKE_CXX_LINKER_LAUNCHER", "NVCC_CCBIN", "CUDAHOSTCXX"):
+        monkeypatch.setenv(launcher, "no-such-program")
+    monkeypatch.setenv("CMAKE_BUILD_TYPE", "Debug")
+    monkeypatch.setenv("CMAKE_TOOLCHAIN_FILE", str(tmp_path / "no-such-file"))
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    (tmp_path / "cmath").write_text("#error not this one\n")
+    monkeypatch.setenv("LD_RUN_PATH", str(tmp_path))
+    there = build_host_library(tmp_path / "there").library
+    assert there.read_bytes() == plain.read_bytes()
+
+
+def plugin_build_identity(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the plugin library would be cached under here, without building it."""
+
+    class Asked(Exception):
+        pass
+
+    asked: list[CmakeBuild] = []
+
+    def stop(_: Path, build: CmakeBuild, **__: object) -> None:
+        asked.append(build)
+        raise Asked
+
+    with monkeypatch.context() as patched:
+        patched.setattr(build_module, "cached_build", stop)
+        with pytest.raises(Asked):
+            build_plugin_library(Path("unused"))
+    return dict(asked[0].identity)
+
+
+def test_the_key_knows_the_machine_and_every_part_of_the_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        toolkit = toolchain.find_cuda_toolkit()
+    except BackendUnavailable as missing:
+        pytest.skip(str(missing))
+    before = plugin_build_identity(monkeypatch)
+    monkeypatch.setattr("platform.machine", lambda: "another")
+    other_machine = plugin_build_identity(monkeypatch)
+    assert {name for name in before if before[name] != other_machine[name]} == {"machine"}
+    if toolkit.library_folder is None:
+        return  # an installed toolkit: the next test
+    real = importlib.metadata.version
+    for wheel in ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-cuda-cccl"):
+        with monkeypatch.context() as patched:
+            patched.setattr("importlib.metadata.version", lambda name, of=wheel: "0.0" if name == of else real(name))
+            other_part = plugin_build_identity(monkeypatch)
+        assert {name for name in before if other_machine[name] != other_part[name]} == {"toolkit_parts"}, wheel
+
+
+@pytest.mark.usefixtures("no_tools")
+def test_the_key_knows_an_installed_toolkit_by_its_version_file(tmp_path: Path) -> None:
+    fake_nvcc(tmp_path / "toolkit")
+    toolkit = toolchain.find_cuda_toolkit(tmp_path / "toolkit")
+    seen = {toolchain.toolkit_parts(toolkit)}
+    assert seen == {"not stated"}
+    for version in ("13.0.1", "13.0.2"):
+        (tmp_path / "toolkit" / "version.json").write_text(json.dumps({"cuda_cudart": {"version": version}}))
+        seen.add(toolchain.toolkit_parts(toolkit))
+    assert len(seen) == 3
+
+
+def test_a_warning_stops_the_tests_build_and_not_a_users(sources: Path, tmp_path: Path) -> None:
+    """A newer compiler may warn of what none warns of today."""
+    with (sources / "gelu" / "host.cpp").open("a") as file:
+        file.write("\nnamespace { int of_no_use = 1; }\n")
+    lines: list[str] = []
+    build_host_library(tmp_path / "cache", on_line=lines.append)
+    assert any("warning:" in line and "of_no_use" in line for line in lines)
+
+    cmake, ninja = toolchain.find_cmake(), toolchain.find_ninja()
+    configure = [str(cmake.path), "-S", str(sources), "-B", str(tmp_path / "strict"), "-G", "Ninja"]
+    options = [f"-DCMAKE_MAKE_PROGRAM={ninja.path}", "-DANDREA_HOST_ONLY=ON", "-DANDREA_WARNINGS_AS_ERRORS=ON"]
+    subprocess.run([*configure, *options], check=True, capture_output=True)
+    strict = subprocess.run([str(cmake.path), "--build", str(tmp_path / "strict")], capture_output=True, text=True)
+    assert strict.returncode != 0
+    assert "[-Werror=unused-variable]" in strict.stdout
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""The package's TensorRT worker, with debug tensors: marked in what it builds, read from what it runs.
+
+    TensorRTRTX(worker=debug_worker.COMMAND)
+
+builds and opens engines through it, so that everything but the marks is what ships.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+COMMAND = (sys.executable, str(Path(__file__).resolve()))
+for _folder in (HERE, HERE.parents[1], HERE.parents[1] / "model"):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
+
+from andrea_export.backends import tensorrt_build, tensorrt_run, tensorrt_worker  # noqa: E402  (this checkout's)
+
+
+class DebugRunner(tensorrt_run.EngineRunner):
+    """An engine whose debug tensors are among its outputs."""
+
+    def __init__(self, engine: str) -> None:
+        import debug_tensors
+
+        super().__init__(engine)
+        self._listener = debug_tensors.attach(tensorrt_build.import_tensorrt(), self.context)
+
+    def run(self, feeds: Mapping[str, tensorrt_run.Layout], folder: str) -> dict[str, tensorrt_run.Layout]:
+        """Every output and every debug tensor, written into the folder."""
+        self._listener.tensors.clear()
+        outputs = super().run(feeds, folder)
+        for name, problem in self._listener.problems.items():
+            sys.stderr.write(f"debug tensor {name}: {problem}\n")
+        recorded = {
+            name: tensorrt_run.write_tensor(tensor, Path(folder) / f"debug-{index}")
+            for index, (name, tensor) in enumerate(self._listener.tensors.items())
+        }
+        return {**recorded, **outputs}
+
+
+class DebugWorker(tensorrt_worker.Worker):
+    """Marks in every build, reads in every run."""
+
+    def build(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Builds an engine with debug tensors."""
+        import debug_tensors
+
+        return tensorrt_build.build(request, self._replies.doing, mark=debug_tensors.mark)
+
+    def open(self, engine: str) -> DebugRunner:
+        """An engine, ready to run and be read."""
+        return DebugRunner(engine)
+
+
+if __name__ == "__main__":
+    tensorrt_worker.main(DebugWorker)
