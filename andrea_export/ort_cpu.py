@@ -1,10 +1,10 @@
 """The graphs for onnxruntime's CPU provider: which passes make each precision, and which bytes they share.
 
     fp32   the canonical arithmetic over a shared cache; its weights are the canonical file's, none is stored again
-    int8   two graphs: MatMulNBits decodes, DynamicQuantizeMatMul fills the cache with the prompt, each the faster one
-           for its work; or, where the recipe says so, the latter alone, with one copy of the weights
-    int4   the same two, with 4 bits to decode. The prompt stays int8: 4-bit kernels unpack their weights for every few
-           rows, and take twice as long
+    int8   DynamicQuantizeMatMul, for prompts and tokens alike: one graph, one copy of the weights; or, where the recipe
+           says so, that for prompts and MatMulNBits to decode
+    int4   two graphs: MatMulNBits with 4 bits decodes (and what stays int8, as in int8), and the prompt goes through
+           int8: 4-bit kernels unpack their weights for every few rows, and take twice as long
 
 What stays as it is was measured too (docs/runtime.md): onnxruntime's SkipLayerNormalization is eight times slower than
 Add and LayerNormalization, and its FastGelu no faster than Add and Gelu.
@@ -54,15 +54,12 @@ def derive_ort_cpu(
     decode = ir.load(model)
     _common(decode)
     of_kind = {kind: tuple(name for name, own in kinds.items() if own == kind) for kind in ("int8", "int4")}
-    two_graphs = files.prefill != files.decode
-    if two_graphs:  # an 8-bit layer among 4-bit ones is block-wise as well: rows stay apart
-        run_passes(
-            decode,
-            BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block),
-            BlockwiseWeights(of_kind["int8"], bits=8),
-        )
-    else:
-        run_passes(decode, DynamicInt8(of_kind["int8"]))
+    blockwise = options.int8_decode == "blockwise"
+    run_passes(
+        decode,
+        BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block),
+        BlockwiseWeights(of_kind["int8"], bits=8) if blockwise else DynamicInt8(of_kind["int8"]),
+    )
     if precision == "fp32":
         run_passes(decode, TiedHead(), LogitsToKeep())
         ir.save(decode, folder / files.decode)
@@ -70,7 +67,7 @@ def derive_ort_cpu(
     assert files.weights is not None
     run_passes(decode, QuantizedEmbedding(), LogitsToKeep())
     graphs = {files.decode: decode}
-    if two_graphs:
+    if files.prefill != files.decode:
         prefill = ir.load(model)
         _common(prefill)
         run_passes(

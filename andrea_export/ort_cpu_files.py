@@ -35,10 +35,11 @@ class OrtCpuFiles:
 def files_of(precision: OrtPrecision, options: OrtCpu) -> OrtCpuFiles:
     """The names of one precision's files. They stand beside model.onnx, so that relative weights resolve for anyone."""
     name = f"ort-cpu-{precision}"
-    two_graphs = precision == "int4" or (precision == "int8" and options.int8_decode == "blockwise")
+    blockwise = options.int8_decode == "blockwise"
+    two_graphs = precision == "int4" or (precision == "int8" and blockwise)
     return OrtCpuFiles(
         decode=f"{name}.onnx",
         prefill=f"{name}-prefill.onnx" if two_graphs else f"{name}.onnx",
         weights=None if precision == "fp32" else f"{name}.onnx.data",
-        rows_independent=precision == "fp32" or two_graphs,
+        rows_independent=precision == "fp32" or blockwise or (precision == "int4" and not options.int4_keep),
     )

@@ -150,10 +150,10 @@ def _rounded_reference(model: Andrea, precision: OrtPrecision, options: OrtCpu, 
         return model
     from andrea_export.backends.torch_quantized import quantized_reference
 
-    files, kinds = files_of(precision, options), linear_kinds(model.config, precision, options)
+    kinds = linear_kinds(model.config, precision, options)
     if prefill:
         kinds = {module: "fp32" if kind == "fp32" else "int8" for module, kind in kinds.items()}
-    blockwise = files.decode != files.prefill and not prefill
+    blockwise = options.int8_decode == "blockwise" and not prefill
     return quantized_reference(model, kinds, int4_block=options.int4_block, blockwise=blockwise)
 
 

@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
+# What two neighbouring codes may add up to before they are rounded; 128 afterwards.
+_PAIR_LIMIT = 127
+
 # Scales tried for a 4-bit block, as shares of the one that reaches its largest weight. A smaller scale clips that one
 # weight and rounds all others more finely.
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
@@ -64,8 +67,19 @@ def widest_block(k: int) -> int:
 
 
 def channel_codes(weight_KN: Floats) -> ChannelCodes:
-    """int8 codes in −127 … 127, the largest weight of each output at ±127."""
-    scales = np.abs(weight_KN).max(axis=0) / np.float32(127)
+    """int8 codes in −127 … 127, the finest whose sums no processor's kernel clips.
+
+    A processor with AVX2 and no VNNI multiplies pairs of neighbouring codes with two uint8 activations and adds them in
+    16 bits, where what exceeds 2¹⁵ − 1 is clipped in silence: 255 · 127 + 255 · 127 does. With every pair's sum within
+    ±128 nothing can, for 255 · 128 < 2¹⁵. The usual remedy is 7 bits for every weight; this one costs an output only
+    what its own largest pair asks for. docs/runtime.md has both, measured. Source:
+    VPMADDUBSW, Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
+    """
+    k, n = weight_KN.shape
+    padded = np.concatenate([weight_KN, np.zeros((k % 2, n), np.float32)])
+    largest_pair = np.abs(padded[0::2] + padded[1::2]).max(axis=0)
+    # Two codes, each rounded by at most a half, may be off by 1 together.
+    scales = np.maximum(np.abs(weight_KN).max(axis=0) / 127, largest_pair / _PAIR_LIMIT)
     scales = _nonzero(scales.astype(np.float32))
     return ChannelCodes(codes=np.rint(weight_KN / scales).astype(np.int8), scales=scales)
 

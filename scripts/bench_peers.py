@@ -3,8 +3,9 @@
     python scripts/bench_peers.py FOLDER [--output docs/measurements] [--rounds 5] [--only NAME]
 
 Everything is kept in FOLDER and reused: a virtual environment for each peer, one set of seeded ANDREA-120M weights,
-that model in every peer's format, and a bundle. Then every contender of one precision is started, warmed, and measured
-in alternating rounds, each in a process of its own. The goals are factors of the best peer in the same run.
+that model in every peer's format, and a bundle; all that again for the small trained checkpoint of the tests. Then
+every contender of one precision is started, warmed, and measured in alternating rounds, each in a process of its own,
+and afterwards asked for its logits after held-out text. The goals are factors of the best peer in the same run.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers.prepare import build_our_bundle, reference_logits, write_weights
+from peers.prepare import CHECKPOINT, build_our_bundle, trained_prompts, write_prompts, write_weights
 from peers.report import goals_of, markdown
+from peers.worker import prompt_of
 
 from andrea_export.ort_cpu_validation import agreement
 from andrea_export.runtime.bench import decoded_bytes
@@ -37,7 +39,10 @@ HERE = Path(__file__).resolve().parent / "peers"
 PREFILLS = {"first_token_32": (1, 32), "prefill_128": (1, 128), "prefill_1024": (1, 1023), "prefill_8x128": (8, 128)}
 PROMPT, DECODED = 32, 128
 ACCURACY_ROWS, ACCURACY_LENGTH = 16, 64
+TRAINED_ROWS, TRAINED_LENGTH = 256, 256
 PRECISIONS = ("fp32", "int8", "int4")
+TRAINED = "trained"
+"""The folder inside the folder for the trained checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +101,14 @@ class Contender:
     load_s: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
     figures: dict[str, list[float]] = field(default_factory=dict)
-    accuracy: dict[str, float] = field(default_factory=dict)
+    accuracy: dict[str, dict[str, float]] = field(default_factory=dict)
     problem: str = ""
+
+    def stop(self) -> None:
+        """Ends the process."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process.wait(timeout=60)
 
     def ask(self, command: str) -> dict[str, Any]:
         """One answer. Raises RuntimeError if the worker is gone."""
@@ -168,14 +179,20 @@ def main() -> None:
 
 def _prepare(peers: Sequence[Peer], folder: Path) -> dict[str, str]:
     """Makes what is not there yet; returns the peers that could not be made, each with its last words."""
-    write_weights(folder)
-    build_our_bundle(folder)
+    trained = folder / TRAINED
+    trained.mkdir(exist_ok=True)
+    for place, checkpoint in ((folder, None), (trained, CHECKPOINT)):
+        write_weights(place, checkpoint)
+        build_our_bundle(place, checkpoint)
+    write_prompts(folder, [prompt_of(ACCURACY_LENGTH, row) for row in range(ACCURACY_ROWS)], None)
+    write_prompts(trained, trained_prompts(TRAINED_ROWS, TRAINED_LENGTH), CHECKPOINT)
     problems = {}
     for peer in peers:
         try:
             _make_venv(peer, folder)
             for variant in peer.variants.values():
-                _convert(peer, variant, folder)
+                _convert(peer, variant, folder, folder)
+                _convert(peer, variant, folder, trained)
         except subprocess.CalledProcessError as error:
             problems[peer.name] = (str(error.stderr or error).strip().splitlines() or [""])[-1]
             print(f"{peer.name}: {problems[peer.name]}", file=sys.stderr)
@@ -201,15 +218,16 @@ def _make_venv(peer: Peer, folder: Path) -> None:
     stamp.write_text(wanted, encoding="utf-8")
 
 
-def _convert(peer: Peer, variant: str, folder: Path) -> None:
-    stamp = folder / f".converted-{peer.module}-{variant}"
+def _convert(peer: Peer, variant: str, folder: Path, place: Path) -> None:
+    """One model in a peer's format; ``place`` holds the weights and takes the result."""
+    stamp = place / f".converted-{peer.module}-{variant}"
     if not peer.requirements or stamp.exists():
         return
     print(f"{peer.name}: converting {variant} …", file=sys.stderr)
     code = "import importlib, pathlib, sys; sys.path.insert(0, sys.argv[1]); "
     code += "importlib.import_module(sys.argv[2]).convert(sys.argv[3], pathlib.Path(sys.argv[4]))"
     subprocess.run(
-        [_python(peer, folder), "-c", code, str(HERE), peer.module, variant, str(folder)],
+        [_python(peer, folder), "-c", code, str(HERE), peer.module, variant, str(place)],
         check=True,
         stderr=subprocess.PIPE,
         text=True,
@@ -219,7 +237,9 @@ def _convert(peer: Peer, variant: str, folder: Path) -> None:
 
 def _measure(peers: Sequence[Peer], precision: str, folder: Path, options: argparse.Namespace) -> list[Contender]:
     """All contenders of one precision, started one after the other, then measured in turns."""
-    contenders = [_start(peer, precision, folder, options.threads) for peer in peers if precision in peer.variants]
+    contenders = [
+        _start(peer, precision, folder, folder, options.threads) for peer in peers if precision in peer.variants
+    ]
     try:
         for one in contenders:
             _try(one, "load", lambda one=one: _loaded(one))
@@ -231,28 +251,38 @@ def _measure(peers: Sequence[Peer], precision: str, folder: Path, options: argpa
             for one in [*contenders[turn:], *contenders[:turn]]:
                 _try(one, "measure", lambda one=one: list(_questions(one, warm=False)))
         for one in contenders:
-            _try(one, "accuracy", lambda one=one: one.accuracy.update(_accuracy(one, folder)))
             _try(one, "memory", lambda one=one: one.figures.update(peak=[one.ask("memory")["peak_bytes"]]))
+            _try(one, "accuracy", lambda one=one: one.accuracy.update(random=_accuracy(one, folder)))
     finally:
         for one in contenders:
-            if one.process.stdin is not None:
-                one.process.stdin.close()
-        for one in contenders:
-            one.process.wait(timeout=60)
+            one.stop()
+    for one in contenders:
+        _try(one, "trained", lambda one=one: one.accuracy.update(trained=_trained(one, folder, options.threads)))
     return contenders
 
 
-def _start(peer: Peer, precision: str, folder: Path, threads: int) -> Contender:
+def _trained(one: Contender, folder: Path, threads: int) -> dict[str, float]:
+    """The same contender's accuracy on the trained checkpoint, in another process. Raises RuntimeError."""
+    other = _start(one.peer, one.precision, folder, folder / TRAINED, threads)
+    try:
+        other.hear()
+        return _accuracy(other, folder / TRAINED)
+    finally:
+        other.stop()
+
+
+def _start(peer: Peer, precision: str, folder: Path, place: Path, threads: int) -> Contender:
+    """A worker in the peer's environment (in ``folder``), on the model that is in ``place``."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "") if not peer.requirements else ""
     process = subprocess.Popen(
         [
             _python(peer, folder), str(HERE / "worker.py"),
-            peer.module, peer.variants[precision], str(folder), str(threads),
+            peer.module, peer.variants[precision], str(place), str(threads),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=(folder / f"{peer.name}-{precision}.log").open("w", encoding="utf-8"),
+        stderr=(place / f"{peer.name}-{precision}.log").open("w", encoding="utf-8"),
         text=True,
         env=environment,
     )  # fmt: skip
@@ -276,12 +306,15 @@ def _questions(one: Contender, *, warm: bool) -> Iterator[None]:
     yield
 
 
-def _accuracy(one: Contender, folder: Path) -> dict[str, float]:
-    """How far the next-token logits after some prompts are from torch's in fp32."""
-    file = folder / "logits.npy"
-    one.ask(f"logits {ACCURACY_ROWS} {ACCURACY_LENGTH} {file}")
-    expected, found = reference_logits(folder, ACCURACY_ROWS, ACCURACY_LENGTH), np.load(file)
-    return {"kl_mean": agreement(expected, found).kl_mean, "max_abs": float(np.abs(expected - found).max())}
+def _accuracy(one: Contender, place: Path) -> dict[str, float]:
+    """How far the next-token logits after the prompts in ``place`` are from torch's in fp32."""
+    file = place / f"logits-{one.precision}.npy"
+    one.ask(f"logits {file}")
+    expected, found = np.load(place / "reference.npy"), np.load(file)
+    # A peer may have rounded the vocabulary up; what it added is no token.
+    found = found[:, : expected.shape[1]]
+    got = agreement(expected, found)
+    return {"kl_mean": got.kl_mean, "top1": got.top1, "max_abs": float(np.abs(expected - found).max())}
 
 
 def _try(one: Contender, stage: str, action: Any) -> None:

@@ -75,12 +75,12 @@ def main() -> None:
 
 def _variants() -> list[tuple[str, OrtPrecision, OrtCpu]]:
     plain4 = OrtCpu(int4_block=32, int4_keep=())
-    dynamic = OrtCpu(int8_decode="dynamic")
+    blockwise = OrtCpu(int8_decode="blockwise")
     found: list[tuple[str, OrtPrecision, OrtCpu]] = [
         ("fp32", "fp32", OrtCpu()),
-        ("int8, dynamic", "int8", dynamic),
-        *((f"int8, dynamic, {name} in fp32", "int8", replace(dynamic, int8_keep=(name,))) for name in BLOCK_LINEARS),
-        ("int8, block-wise (default)", "int8", OrtCpu()),
+        ("int8 (default)", "int8", OrtCpu()),
+        *((f"int8, {name} in fp32", "int8", replace(OrtCpu(), int8_keep=(name,))) for name in BLOCK_LINEARS),
+        ("int8, block-wise", "int8", blockwise),
         ("int4, blocks of 32", "int4", plain4),
         *(
             (f"int4, blocks of 32, {name} in int8", "int4", replace(plain4, int4_keep=(name,)))

@@ -19,7 +19,7 @@ from andrea_model.model import Andrea
 def quantized_reference(model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool) -> Andrea:
     """A copy whose linear layers, embedding and head are rounded as an ``ort-cpu`` graph rounds them.
 
-    ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits', as in a 4-bit graph;
+    ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits';
     else it is DynamicQuantizeMatMul's. The tied matrix is 8 bits, block-wise.
     """
     quantized = copy.deepcopy(model)

@@ -1,21 +1,37 @@
-"""Opens onnxruntime sessions for the runtime: which file, which options, and where every node really went."""
+"""Opens onnxruntime sessions for the runtime: which file, which options, and which one is open already."""
 
 from __future__ import annotations
 
+import threading
+import weakref
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from andrea_export.backends.onnxruntime import CPU_TUNING, open_raw
+from andrea_export.backends.onnxruntime import CPU_TUNING, SessionTuning, open_raw
 from andrea_export.ort_cpu_files import OrtCpuFiles
 from andrea_export.runtime.growing_cache import GrowingCacheEngine
 from andrea_export.runtime.shared_cache import SharedCacheEngine
 from andrea_model.config import AndreaConfig
 
+# Sessions somebody holds, by the bytes and the options they were made from. A session may run on several threads at
+# once, and what is an engine's own (buffers, bindings) is not in it: so a second model on the same bundle costs its
+# cache, and neither a second copy of the weights nor the time to pack them.
+_open_sessions: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
 
 def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheEngine:
     """The engine on a precision's graphs for the CPU. Raises: BackendUnavailable, RunError (not loadable)."""
-    tuning = CPU_TUNING.with_threads(num_threads)
-    decode = open_raw(folder / files.decode, "cpu", tuning=tuning)
-    prefill = decode if files.prefill == files.decode else open_raw(folder / files.prefill, "cpu", tuning=tuning)
+    weights = folder / (files.weights or "model.onnx.data")
+    tuning = replace(
+        CPU_TUNING,
+        num_threads=num_threads,
+        packs_in_parallel=files.weights is None,  # fp32 alone is large enough to be waited for
+        rests=files.prefill != files.decode,
+    )
+    decode = _session(folder / files.decode, weights, tuning)
+    prefill = _session(folder / files.prefill, weights, tuning)
     return SharedCacheEngine(
         name=f"onnxruntime-cpu ({Path(files.decode).stem})",
         decode=decode,
@@ -33,7 +49,7 @@ def open_growing(
     session = open_raw(
         folder / "model.onnx",
         provider,
-        tuning=CPU_TUNING.with_threads(num_threads),
+        tuning=replace(CPU_TUNING, num_threads=num_threads),
         plugin_library=folder / "plugins" / "libandrea_plugins.so",
         allow_cpu_nodes=allow_cpu_nodes,
     )
@@ -43,3 +59,22 @@ def open_growing(
         config=config,
         device="cpu" if provider == "cpu" else "cuda",
     )
+
+
+def _session(graph: Path, weights: Path, tuning: SessionTuning) -> Any:
+    """The session on these files as they are now: the open one, if there is one, else a new one. Raises: RunError."""
+    with _opening:
+        try:
+            key = (_identity(graph), _identity(weights), tuning)
+        except OSError:  # not there: onnxruntime says so, with its name
+            return open_raw(graph, "cpu", tuning=tuning)
+        session = _open_sessions.get(key)
+        if session is None:
+            session = _open_sessions[key] = open_raw(graph, "cpu", tuning=tuning)
+        return session
+
+
+def _identity(file: Path) -> tuple[object, ...]:
+    """What changes when a file is replaced or written to."""
+    status = file.stat()
+    return (file.resolve(), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

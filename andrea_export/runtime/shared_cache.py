@@ -62,12 +62,7 @@ class SharedCacheEngine:
         shape = (num_rows, config.n_head, capacity, config.d_head)
         self._steps.clear()
         try:
-            # np.zeros maps pages without touching them: a long capacity costs memory only as far as it is filled.
-            self._caches = {
-                f"{block}.{part}": np.zeros(shape, np.float32)
-                for block in range(config.n_layer)
-                for part in ("key", "value")
-            }
+            self._reserve(shape)
             self._logits_BV = np.empty((num_rows, config.vocab_size), np.float32)
         except MemoryError as error:
             raise_run_error(self.name, error)
@@ -108,6 +103,18 @@ class SharedCacheEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _reserve(self, shape: tuple[int, ...]) -> None:
+        """Buffers of this shape: the last text's if they have it, since what they hold is overwritten or not read."""
+        if self._caches and next(iter(self._caches.values())).shape == shape:
+            return
+        self._caches.clear()  # first, so that there are never two sets
+        # np.zeros maps pages without touching them: a long capacity costs memory only as far as it is filled.
+        self._caches = {
+            f"{block}.{part}": np.zeros(shape, np.float32)
+            for block in range(self._config.n_layer)
+            for part in ("key", "value")
+        }
 
     def _prompt(self, row: int, ids_S: npt.NDArray[np.int64]) -> None:
         """One row's prompt. A prefill graph without logits leaves the last token to the decoding graph."""

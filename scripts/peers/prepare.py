@@ -1,4 +1,8 @@
-"""The model that all contenders run: seeded ANDREA-120M weights, as transformers' GPT-2 and as a bundle."""
+"""The models that all contenders run, as transformers' GPT-2 and as a bundle.
+
+Seeded ANDREA-120M weights are what is timed; the small trained checkpoint of the tests is what accuracy is measured on,
+for on random weights a token's place in the order of all means little.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,23 @@ from typing import Any
 import numpy as np
 
 from andrea_export.build import build_bundle
-from andrea_export.checkpoint import load_model
+from andrea_export.checkpoint import LoadedModel, load_model
 from andrea_export.progress import Silent
 from andrea_export.recipe import recipe_from_mapping
 
 PRESET, SEED = "andrea-120m", 0
+_FIXTURES = Path(__file__).resolve().parents[2] / "tests" / "fixtures"
+CHECKPOINT, TEXT = _FIXTURES / "austen.safetensors", _FIXTURES / "austen_held_out.txt"
 _OUTSIDE = {"token_embed": "wte", "position_embed": "wpe", "ln_f": "ln_f"}
 _NAMES = {"attn.qkv": "attn.c_attn", "attn.proj": "attn.c_proj", "mlp.fc": "mlp.c_fc", "mlp.proj": "mlp.c_proj"}
 
 
-def write_weights(folder: Path) -> None:
+def load_weights(checkpoint: Path | None) -> LoadedModel:
+    """The checkpoint, or the seeded 120M weights where there is none."""
+    return load_model(preset=None if checkpoint else PRESET, checkpoint=checkpoint, seed=SEED)
+
+
+def write_weights(folder: Path, checkpoint: Path | None) -> None:
     """``hf/`` with weights, configuration and a tokenizer of made-up words, and ``weights.npz`` under GPT-2's names."""
     target = folder / "hf"
     if (target / "config.json").exists():
@@ -28,7 +39,7 @@ def write_weights(folder: Path) -> None:
     from tokenizers.pre_tokenizers import Whitespace
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-    loaded = load_model(preset=PRESET, checkpoint=None, seed=SEED)
+    loaded = load_weights(checkpoint)
     ours = loaded.config
     config: Any = GPT2Config(
         vocab_size=ours.vocab_size,
@@ -62,33 +73,36 @@ def write_weights(folder: Path) -> None:
     np.savez(folder / "weights.npz", **arrays)
 
 
-def reference_logits(folder: Path, number: int, length: int) -> Any:
-    """torch's next-token logits in fp32 after the worker's prompts, ``[number, V]``; kept in the folder."""
+def write_prompts(folder: Path, prompts: list[list[int]], checkpoint: Path | None) -> None:
+    """``prompts.json``, and torch's next-token logits in fp32 after each, ``reference.npy`` ``[prompts, V]``."""
     import torch
 
-    from peers.worker import prompt_of
-
-    file = folder / f"reference-{number}x{length}.npy"
-    if not file.exists():
-        model = load_model(preset=PRESET, checkpoint=None, seed=SEED).model
-        with torch.inference_mode():
-            rows = [model(torch.tensor([prompt_of(length, row)]))[0][0, -1].numpy() for row in range(number)]
-        np.save(file, np.stack(rows))
-    return np.load(file)
+    if (folder / "reference.npy").exists():
+        return
+    model = load_weights(checkpoint).model
+    with torch.inference_mode():
+        rows = [model(torch.tensor([prompt]))[0][0, -1].numpy() for prompt in prompts]
+    (folder / "prompts.json").write_text(json.dumps(prompts), encoding="utf-8")
+    np.save(folder / "reference.npy", np.stack(rows))
 
 
-def build_our_bundle(folder: Path) -> None:
+def trained_prompts(number: int, longest: int) -> list[list[int]]:
+    """Byte tokens of held-out text, from all over it, of 1 to ``longest`` tokens."""
+    content = TEXT.read_bytes()
+    starts = np.linspace(0, len(content) - longest, number).astype(int)
+    lengths = np.linspace(1, longest, number).astype(int)
+    return [list(content[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+
+
+def build_our_bundle(folder: Path, checkpoint: Path | None) -> None:
     """``bundle/`` in every precision of the CPU graphs, unless there is one: delete it to measure a changed build."""
     if (folder / "bundle" / "manifest.json").exists():
         return
-    recipe = recipe_from_mapping(
-        {"preset": PRESET, "seed": SEED, "targets": ["onnx", "ort-cpu"], "precisions": ["fp32", "int8", "int4"]},
-        where="bench_peers",
-    )
+    values = {"targets": ["onnx", "ort-cpu"], "precisions": ["fp32", "int8", "int4"]}
     build_bundle(
         folder / "bundle",
-        recipe,
-        checkpoint=None,
+        recipe_from_mapping(values if checkpoint else {**values, "preset": PRESET, "seed": SEED}, where="bench_peers"),
+        checkpoint=checkpoint,
         force=False,
         cache_dir=folder / "cache",
         progress=Silent(),

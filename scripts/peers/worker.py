@@ -5,7 +5,7 @@
 MODULE is a file beside this one with ``load(variant, folder, threads)``, which returns an object with
 ``prefill(rows)`` (waits for the next-token logits of every row), ``logits(rows)`` (those, as an array) and
 ``decode(prompt, number)`` (greedy; seconds to the first and to the last token). Commands on stdin: ``prefill ROWS
-LENGTH``, ``decode PROMPT NUMBER``, ``memory``, ``logits ROWS LENGTH FILE``.
+LENGTH``, ``decode PROMPT NUMBER``, ``memory``, ``logits FILE``: those after every prompt in FOLDER's prompts.json.
 """
 
 import importlib
@@ -33,9 +33,9 @@ def main() -> None:
     for line in sys.stdin:
         command, *words = line.split()
         if command == "logits":
-            rows = [prompt_of(int(words[1]), row) for row in range(int(words[0]))]
-            # One row at a time, as they are generated.
-            np.save(words[2], np.concatenate([np.array(contender.logits([row])) for row in rows]))
+            prompts = json.loads((Path(folder) / "prompts.json").read_text(encoding="utf-8"))
+            # One at a time, as texts are generated.
+            np.save(words[0], np.concatenate([np.array(contender.logits([prompt])) for prompt in prompts]))
             _answer(answers, {})
         else:
             _answer(answers, _obey(contender, command, [int(word) for word in words]))

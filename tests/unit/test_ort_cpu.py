@@ -33,18 +33,18 @@ def operators(file: Path) -> Counter[str]:
     return Counter(node.op_type for node in ir.load(file).graph)
 
 
-DYNAMIC = OrtCpu(int8_decode="dynamic")
+BLOCKWISE = OrtCpu(int8_decode="blockwise")
 CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
     ("fp32", OrtCpu(), {"ort-cpu-fp32.onnx": {"MatMul": 8, "FusedMatMul": 1, "Gather": 2}}),
-    ("int8", DYNAMIC, {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1}}),
+    ("int8", OrtCpu(), {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1}}),
     (
         "int8",
-        replace(DYNAMIC, int8_keep=("mlp.proj", "blocks.0.attn.qkv")),
+        replace(OrtCpu(), int8_keep=("mlp.proj", "blocks.0.attn.qkv")),
         {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 5, "MatMul": 3, "MatMulNBits": 1}},
     ),
     (
         "int8",
-        OrtCpu(int8_keep=("mlp.proj",)),
+        replace(BLOCKWISE, int8_keep=("mlp.proj",)),
         {
             "ort-cpu-int8.onnx": {"MatMulNBits": 7, "MatMul": 2},
             "ort-cpu-int8-prefill.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 1},
@@ -53,6 +53,14 @@ CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
     (
         "int4",
         OrtCpu(),
+        {
+            "ort-cpu-int4.onnx": {"MatMulNBits": 7, "DynamicQuantizeMatMul": 2},
+            "ort-cpu-int4-prefill.onnx": {"DynamicQuantizeMatMul": 5},
+        },
+    ),
+    (
+        "int4",
+        BLOCKWISE,
         {
             "ort-cpu-int4.onnx": {"MatMulNBits": 9},
             "ort-cpu-int4-prefill.onnx": {"DynamicQuantizeMatMul": 5},
@@ -68,14 +76,14 @@ def bits_of(file: Path) -> dict[str, int]:
 
 
 def test_a_recipes_sensitive_layers_have_more_bits(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path) -> None:
-    options = OrtCpu(int4_keep=("attn.qkv", "blocks.1.mlp.proj"), int4_block=32)
+    options = replace(BLOCKWISE, int4_keep=("attn.qkv", "blocks.1.mlp.proj"), int4_block=32)
     bits = bits_of(derived(tiny, tiny_onnx, tmp_path, "int4", options) / "ort-cpu-int4.onnx")
     kept = {"blocks.0.attn.qkv", "blocks.1.attn.qkv", "blocks.1.mlp.proj", "head"}
     assert {name for name, count in bits.items() if count == 8} == kept
     assert {count for name, count in bits.items() if name not in kept} == {4}
 
 
-@pytest.mark.parametrize("options", [OrtCpu(), DYNAMIC], ids=["blockwise", "dynamic"])
+@pytest.mark.parametrize("options", [OrtCpu(), BLOCKWISE], ids=["dynamic", "blockwise"])
 def test_rows_of_an_int8_batch_give_what_they_give_alone(
     tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, options: OrtCpu
 ) -> None:
@@ -151,7 +159,7 @@ def test_the_manifest_and_the_report_list_them(ort_built: BuildResult) -> None:
     for precision in manifest.ort_cpu:
         assert set(files_of(precision, manifest.recipe.ort_cpu).all) <= set(manifest.files)
     candidates = {candidate.name: candidate for candidate in report.candidates}
-    for name in ("ort-cpu-fp32", "ort-cpu-int8", "ort-cpu-int8-prefill", "ort-cpu-int4", "ort-cpu-int4-prefill"):
+    for name in ("ort-cpu-fp32", "ort-cpu-int8", "ort-cpu-int4", "ort-cpu-int4-prefill"):
         assert candidates[name].verdict == "pass"
         rows = [row for row in report.layers if row.candidate == name]
         assert len(rows) == (20 if name.endswith("prefill") else 29)

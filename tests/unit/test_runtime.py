@@ -6,10 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -25,6 +28,7 @@ from andrea_export.errors import (
     ValidationError,
 )
 from andrea_export.runtime import Model, Sampling
+from andrea_export.runtime import open as runtime_open
 from andrea_export.runtime.engine import raise_run_error
 from andrea_export.runtime.open import open_growing
 from andrea_export.runtime.shared_cache import SharedCacheEngine
@@ -301,6 +305,66 @@ def test_the_tensorrt_provider_wants_its_plugin(ort_bundle: Path, monkeypatch: p
     monkeypatch.setattr(module, "provider_availability", lambda name: Availability(available=True))
     with pytest.raises(PluginError, match=r"there is no .*libandrea_plugins\.so"):
         open_growing(ort_bundle, "tensorrt", open_bundle(ort_bundle).config, 1, True)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_two_models_share_their_weights_and_nothing_else(
+    ort_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    with opened(ort_bundle, precision) as alone:
+        wanted = [list(alone.generate(prompt, max_new_tokens=12)) for prompt in (PROMPT, PROMPT[:3])]
+    monkeypatch.setattr(runtime_open, "_open_sessions", weakref.WeakValueDictionary())
+    made = []
+
+    class Counting(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            made.append(self)
+            super().__init__(*arguments, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Counting)
+    first, second = opened(ort_bundle, precision), opened(ort_bundle, precision)
+    assert len(made) == (2 if precision == "int4" else 1)
+    turns = [model.generate(prompt, max_new_tokens=12) for model, prompt in ((first, PROMPT), (second, PROMPT[:3]))]
+    found = list(zip(*turns, strict=True))
+    assert [list(tokens) for tokens in zip(*found, strict=True)] == wanted
+    first.close()
+    assert list(second.generate(PROMPT, max_new_tokens=12)) == wanted[0]
+    second.close()
+
+
+def test_a_file_that_changed_is_opened_anew(ort_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    with opened(bundle, "int8") as before:
+        logits = before.prefill([PROMPT]).copy()
+        data = bundle / "ort-cpu-int8.onnx.data"
+        content = bytearray(data.read_bytes())
+        content[: len(content) // 2] = bytes(len(content) // 2)
+        (tmp_path / "new").write_bytes(content)
+        (tmp_path / "new").replace(data)
+        with andrea_export.load(bundle, provider="cpu", precision="int8", verify=False) as after:
+            assert not np.allclose(after.prefill([PROMPT]), logits)
+        assert np.array_equal(before.prefill([PROMPT]), logits)
+
+
+@pytest.mark.parametrize(("precision", "wanted"), [("int8", None), ("int4", "1")])
+def test_sessions_that_take_turns_do_not_spin(
+    ort_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str, wanted: str | None
+) -> None:
+    """Waiting threads of the session that is not running would hold the cores; one session alone may wait so."""
+    monkeypatch.setattr(runtime_open, "_open_sessions", weakref.WeakValueDictionary())
+    found = []
+
+    class Recording(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def __init__(self, source: str, options: onnxruntime.SessionOptions, **others: Any) -> None:
+            try:
+                found.append(options.get_session_config_entry("session.force_spinning_stop"))
+            except RuntimeError:  # it is not set
+                found.append(None)
+            super().__init__(source, options, **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Recording)
+    andrea_export.load(ort_bundle, provider="cpu", precision=precision).close()
+    assert found == [wanted] * (1 if wanted is None else 2)
 
 
 def test_out_of_memory_is_one_line() -> None:
