@@ -65,7 +65,7 @@ class Model:
     ) -> Iterator[int]:
         """Yields new tokens as they come: ``max_new_tokens`` of them, or fewer where a stop token ends the text.
 
-        Prompt and new tokens must fit the context; a request that does not is refused before anything runs. Whatever the
+        Prompt and new tokens must fit the context; a request that does not is refused before anything runs. What the
         model begins next ends this text: asked for more of it then, the iterator says so.
         Raises: UsageError (at once, or for such an iterator), RunError, BackendUnavailable (out of memory).
         """
