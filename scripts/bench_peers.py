@@ -348,7 +348,7 @@ def _try(one: Contender, stage: str, action: Callable[[], object]) -> None:
 
 
 def _try_accuracy(one: Contender, stage: str, action: Callable[[], object]) -> None:
-    """As ``_try``, where a failure leaves the figures standing: a peer does not lose its place among the goals by it."""
+    """As ``_try``, where a failure leaves the figures standing: nobody leaves the goals by it."""
     if not one.problem and not one.accuracy_problem:
         one.accuracy_problem = _problem_of(one, stage, action)
 
