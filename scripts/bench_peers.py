@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -31,6 +30,7 @@ import numpy as np
 from peers.prepare import CHECKPOINT, build_our_bundle, trained_prompts, write_prompts, write_weights
 from peers.report import goals_of, markdown
 from peers.worker import prompt_of
+from processor import processor_facts
 
 from andrea_export.ort_cpu_validation import agreement
 from andrea_export.runtime.bench import decoded_bytes
@@ -164,7 +164,7 @@ def main() -> None:
     limits = measure_limits(options.threads)
     document = {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": _machine(),
+        "machine": processor_facts(),
         "threads": options.threads,
         "rounds": options.rounds,
         "trained": {"checkpoint": CHECKPOINT.name, "prompts": TRAINED_ROWS, "longest": TRAINED_LENGTH},
@@ -374,20 +374,6 @@ def _row(one: Contender) -> dict[str, Any]:
         "accuracy": one.accuracy,
         "medians": {name: statistics.median(values) for name, values in one.figures.items()},
         "rounds": one.figures,
-    }
-
-
-def _machine() -> dict[str, str]:
-    text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    cpu = {key.strip(): value.strip() for key, value in fields.items()}
-    wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
-    flags = cpu.get("flags", "").split()
-    return {
-        "cpu": cpu.get("model name", platform.processor()),
-        "flags": " ".join(name for name in wanted if name in flags),
-        "usable_cores": str(num_usable_cores()),
-        "system": platform.platform(),
     }
 
 

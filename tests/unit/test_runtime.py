@@ -181,6 +181,24 @@ def test_what_an_earlier_text_left_in_the_cache_is_never_read(ort_bundle: Path, 
         assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
+def test_a_forked_process_opens_its_own_sessions(ort_bundle: Path) -> None:
+    """Also where a thread of the parent is just opening one: its lock must not be held for ever in the child."""
+    program = f"""
+import os, andrea_export
+from andrea_export.runtime import open as runtime_open
+bundle = {str(ort_bundle)!r}
+with andrea_export.load(bundle, provider="cpu", precision="int8") as model:
+    wanted = list(model.generate([5, 17], max_new_tokens=4))
+    with runtime_open._opening:
+        child = os.fork()
+    if child == 0:
+        with andrea_export.load(bundle, provider="cpu", precision="int8") as own:
+            os._exit(list(own.generate([5, 17], max_new_tokens=4)) != wanted)
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=120).returncode == 0
+
+
 def test_threads_may_share_a_bundle(ort_bundle: Path) -> None:
     wanted = [list(opened(ort_bundle, name).generate(PROMPT, max_new_tokens=24)) for name in PRECISIONS]
 
