@@ -26,7 +26,8 @@ MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
 REPORT = "report.json"
 PLUGIN = "plugins/libandrea_plugins.so"
-_LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan")
+_ORT_CPU = ("ort-cpu-*.onnx", "ort-cpu-*.onnx.data")  # ort_cpu_files has the names themselves
+_LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *_ORT_CPU)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

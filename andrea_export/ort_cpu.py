@@ -23,6 +23,7 @@ from andrea_export.ort_cpu_files import files_of
 from andrea_export.passes.blockwise_weights import BlockwiseWeights
 from andrea_export.passes.contract import run_passes
 from andrea_export.passes.dynamic_int8 import DynamicInt8
+from andrea_export.passes.half_cache import HalfCache
 from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.passes.logits_to_keep import LogitsToKeep
 from andrea_export.passes.native_gelu import NativeGelu
@@ -52,7 +53,7 @@ def derive_ort_cpu(
     kinds = linear_kinds(config, precision, options)
     files = files_of(precision, options)
     decode = ir.load(model)
-    _common(decode)
+    _common(decode, precision)
     of_kind = {kind: tuple(name for name, own in kinds.items() if own == kind) for kind in ("int8", "int4")}
     blockwise = options.int8_decode == "blockwise"
     run_passes(
@@ -69,7 +70,7 @@ def derive_ort_cpu(
     graphs = {files.decode: decode}
     if files.prefill != files.decode:
         prefill = ir.load(model)
-        _common(prefill)
+        _common(prefill, precision)
         run_passes(
             prefill,
             DynamicInt8(tuple(name for name, kind in kinds.items() if kind != "fp32")),
@@ -103,8 +104,10 @@ def _names(kept: str, module: str) -> bool:
     return module == kept or module.split(".", 2)[2] == kept
 
 
-def _common(model: ir.Model) -> None:
+def _common(model: ir.Model, precision: OrtPrecision) -> None:
     run_passes(model, NativeGelu(andrea_gelu()), SharedCache())
+    if precision != "fp32":
+        run_passes(model, HalfCache())
 
 
 def _write(graphs: Mapping[str, ir.Model], folder: Path, weights: str) -> None:

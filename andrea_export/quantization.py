@@ -13,9 +13,6 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-# What two neighbouring codes may add up to before they are rounded; 128 afterwards.
-_PAIR_LIMIT = 127
-
 # Scales tried for a 4-bit block, as shares of the one that reaches its largest weight. A smaller scale clips that one
 # weight and rounds all others more finely.
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
@@ -76,10 +73,9 @@ def channel_codes(weight_KN: Floats) -> ChannelCodes:
     VPMADDUBSW, Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
     """
     k, n = weight_KN.shape
-    padded = np.concatenate([weight_KN, np.zeros((k % 2, n), np.float32)])
-    largest_pair = np.abs(padded[0::2] + padded[1::2]).max(axis=0)
-    # Two codes, each rounded by at most a half, may be off by 1 together.
-    scales = np.maximum(np.abs(weight_KN).max(axis=0) / 127, largest_pair / _PAIR_LIMIT)
+    padded = np.concatenate([weight_KN, np.zeros((k % 2, n), np.float32)]) / np.float32(127)
+    # Two codes, each rounded by at most a half, may be off by 1 together: 127 for a pair leaves 128.
+    scales = np.maximum(np.abs(padded).max(axis=0), np.abs(padded[0::2] + padded[1::2]).max(axis=0))
     scales = _nonzero(scales.astype(np.float32))
     return ChannelCodes(codes=np.rint(weight_KN / scales).astype(np.int8), scales=scales)
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ import numpy as np
 from peers.prepare import CHECKPOINT, build_our_bundle, trained_prompts, write_prompts, write_weights
 from peers.report import goals_of, markdown
 from peers.worker import prompt_of
+from processor import processor_facts
 
 from andrea_export.ort_cpu_validation import agreement
 from andrea_export.runtime.bench import decoded_bytes
@@ -103,12 +105,20 @@ class Contender:
     figures: dict[str, list[float]] = field(default_factory=dict)
     accuracy: dict[str, dict[str, float]] = field(default_factory=dict)
     problem: str = ""
+    """Why there are no figures, or not all."""
+    accuracy_problem: str = ""
+    """Why there is no accuracy; the figures stand."""
 
     def stop(self) -> None:
-        """Ends the process."""
+        """Ends the process, by force if it does not go by itself."""
         if self.process.stdin is not None:
-            self.process.stdin.close()
-        self.process.wait(timeout=60)
+            with suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def ask(self, command: str) -> dict[str, Any]:
         """One answer. Raises RuntimeError if the worker is gone."""
@@ -154,9 +164,10 @@ def main() -> None:
     limits = measure_limits(options.threads)
     document = {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": _machine(),
+        "machine": processor_facts(),
         "threads": options.threads,
         "rounds": options.rounds,
+        "trained": {"checkpoint": CHECKPOINT.name, "prompts": TRAINED_ROWS, "longest": TRAINED_LENGTH},
         "minutes": (time.perf_counter() - begin) / 60,
         "load_before": load_before,
         "load_after": os.getloadavg(),
@@ -192,11 +203,20 @@ def _prepare(peers: Sequence[Peer], folder: Path) -> dict[str, str]:
             _make_venv(peer, folder)
             for variant in peer.variants.values():
                 _convert(peer, variant, folder, folder)
-                _convert(peer, variant, folder, trained)
         except subprocess.CalledProcessError as error:
-            problems[peer.name] = (str(error.stderr or error).strip().splitlines() or [""])[-1]
+            problems[peer.name] = _last_words(error)
             print(f"{peer.name}: {problems[peer.name]}", file=sys.stderr)
+            continue
+        for variant in peer.variants.values():
+            try:
+                _convert(peer, variant, folder, trained)
+            except subprocess.CalledProcessError as error:  # its accuracy will be missing, and the table says so
+                print(f"{peer.name}, trained model: {_last_words(error)}", file=sys.stderr)
     return problems
+
+
+def _last_words(error: subprocess.CalledProcessError) -> str:
+    return (str(error.stderr or error).strip().splitlines() or [""])[-1]
 
 
 def _python(peer: Peer, folder: Path) -> str:
@@ -242,31 +262,31 @@ def _measure(peers: Sequence[Peer], precision: str, folder: Path, options: argpa
     ]
     try:
         for one in contenders:
-            _try(one, "load", lambda one=one: _loaded(one))
-            _try(one, "warm", lambda one=one: list(_questions(one, warm=True)))
+            _try(one, "load", partial(_loaded, one))
+            _try(one, "warm", partial(_ask_all, one, keep=False))
         for number in range(options.rounds):
             print(f"{precision}: round {number + 1} of {options.rounds}", file=sys.stderr)
             # The order turns by one every round, so that nobody always follows the same neighbour.
             turn = number % len(contenders)
             for one in [*contenders[turn:], *contenders[:turn]]:
-                _try(one, "measure", lambda one=one: list(_questions(one, warm=False)))
+                _try(one, "measure", partial(_ask_all, one, keep=True))
         for one in contenders:
-            _try(one, "memory", lambda one=one: one.figures.update(peak=[one.ask("memory")["peak_bytes"]]))
-            _try(one, "accuracy", lambda one=one: one.accuracy.update(random=_accuracy(one, folder)))
+            _try(one, "memory", partial(_keep_memory, one))
+            _try_accuracy(one, "seeded weights", partial(_keep_accuracy, one, one, folder, "seeded"))
     finally:
         for one in contenders:
             one.stop()
     for one in contenders:
-        _try(one, "trained", lambda one=one: one.accuracy.update(trained=_trained(one, folder, options.threads)))
+        _try_accuracy(one, "trained model", partial(_keep_trained, one, folder, options.threads))
     return contenders
 
 
-def _trained(one: Contender, folder: Path, threads: int) -> dict[str, float]:
+def _keep_trained(one: Contender, folder: Path, threads: int) -> None:
     """The same contender's accuracy on the trained checkpoint, in another process. Raises RuntimeError."""
     other = _start(one.peer, one.precision, folder, folder / TRAINED, threads)
     try:
         other.hear()
-        return _accuracy(other, folder / TRAINED)
+        _keep_accuracy(one, other, folder / TRAINED, "trained")
     finally:
         other.stop()
 
@@ -294,37 +314,53 @@ def _loaded(one: Contender) -> None:
     one.load_s, one.versions = answer["load_s"], answer["versions"]
 
 
-def _questions(one: Contender, *, warm: bool) -> Iterator[None]:
+def _ask_all(one: Contender, *, keep: bool) -> None:
+    """Every figure once; kept, or only to warm up."""
     for name, (rows, length) in PREFILLS.items():
         answer = one.ask(f"prefill {rows} {length}")
-        if not warm:
+        if keep:
             one.figures.setdefault(name, []).append(answer["ms"])
-        yield
     answer = one.ask(f"decode {PROMPT} {DECODED}")
-    if not warm:
+    if keep:
         one.figures.setdefault("decode", []).append(answer["tokens_s"])
-    yield
 
 
-def _accuracy(one: Contender, place: Path) -> dict[str, float]:
+def _keep_memory(one: Contender) -> None:
+    one.figures["peak"] = [one.ask("memory")["peak_bytes"]]
+
+
+def _keep_accuracy(one: Contender, asked: Contender, place: Path, key: str) -> None:
     """How far the next-token logits after the prompts in ``place`` are from torch's in fp32."""
-    file = place / f"logits-{one.precision}.npy"
-    one.ask(f"logits {file}")
+    file = place / f"logits-{asked.peer.module}-{asked.precision}.npy"
+    asked.ask(f"logits {file}")
     expected, found = np.load(place / "reference.npy"), np.load(file)
     # A peer may have rounded the vocabulary up; what it added is no token.
     found = found[:, : expected.shape[1]]
     got = agreement(expected, found)
-    return {"kl_mean": got.kl_mean, "top1": got.top1, "max_abs": float(np.abs(expected - found).max())}
+    largest = float(np.abs(expected - found).max())
+    one.accuracy[key] = {"kl_mean": got.kl_mean, "top1": got.top1, "max_abs": largest}
 
 
-def _try(one: Contender, stage: str, action: Any) -> None:
-    if one.problem:
-        return
+def _try(one: Contender, stage: str, action: Callable[[], object]) -> None:
+    """One stage of a contender that is still well; what goes wrong is its problem, not the run's."""
+    if not one.problem:
+        one.problem = _problem_of(one, stage, action)
+
+
+def _try_accuracy(one: Contender, stage: str, action: Callable[[], object]) -> None:
+    """As ``_try``, where a failure leaves the figures standing: nobody leaves the goals by it."""
+    if not one.problem and not one.accuracy_problem:
+        one.accuracy_problem = _problem_of(one, stage, action)
+
+
+def _problem_of(one: Contender, stage: str, action: Callable[[], object]) -> str:
     try:
         action()
-    except (RuntimeError, ValueError, KeyError) as error:
-        one.problem = f"{stage}: {error}"
-        print(f"{one.peer.name} {one.precision}: {one.problem}", file=sys.stderr)
+    except (RuntimeError, ValueError, KeyError, OSError) as error:
+        problem = f"{stage}: {error}"
+        print(f"{one.peer.name} {one.precision}: {problem}", file=sys.stderr)
+        return problem
+    return ""
 
 
 def _row(one: Contender) -> dict[str, Any]:
@@ -334,23 +370,10 @@ def _row(one: Contender) -> dict[str, Any]:
         "versions": one.versions,
         "load_s": one.load_s,
         "problem": one.problem,
+        "accuracy_problem": one.accuracy_problem,
         "accuracy": one.accuracy,
         "medians": {name: statistics.median(values) for name, values in one.figures.items()},
         "rounds": one.figures,
-    }
-
-
-def _machine() -> dict[str, str]:
-    text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    cpu = {key.strip(): value.strip() for key, value in fields.items()}
-    wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
-    flags = cpu.get("flags", "").split()
-    return {
-        "cpu": cpu.get("model name", platform.processor()),
-        "flags": " ".join(name for name in wanted if name in flags),
-        "usable_cores": str(num_usable_cores()),
-        "system": platform.platform(),
     }
 
 

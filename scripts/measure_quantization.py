@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from processor import processor_facts
 
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import load_model
@@ -57,8 +58,9 @@ def main() -> None:
     print("\n".join(_table(rows)))
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        document = {
+        document: dict[str, Any] = {
             "checkpoint": str(loaded.origin),
+            "machine": processor_facts(),
             "text": options.text.name,
             "windows": options.windows,
             "length": options.length,
@@ -68,7 +70,8 @@ def main() -> None:
         head = (
             "# What int8 and int4 cost\n\nMade by `scripts/measure_quantization.py`; do not edit. "
             f"{loaded.origin}, {options.text.name}: {options.windows} windows of {options.length} byte tokens, half of "
-            "each as prompt, half step by step; against the fp32 graph.\n\n"
+            "each as prompt, half step by step; against the fp32 graph. Kernels differ in how they round; these "
+            f"are those of {document['machine']['cpu']} ({document['machine']['flags']}).\n\n"
         )
         options.output.with_suffix(".md").write_text(head + "\n".join(_table(rows)) + "\n", encoding="utf-8")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from andrea_export.backends.base import Availability, Feeds
@@ -155,6 +156,10 @@ class OnnxSession:
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         self.input_names = tuple(entry.name for entry in self._session.get_inputs())
 
+    def input_dtype(self, name: str) -> np.dtype[Any]:
+        """The type an input wants. Raises: KeyError."""
+        return input_dtype(self._session, name)
+
     def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
         """Every output (and tap). Raises: RunError with onnxruntime's reason."""
         try:
@@ -253,6 +258,14 @@ def open_raw(
     if not allow_cpu_nodes and provider != "cpu":
         check_assignment(row, session.get_provider_graph_assignment_info())
     return session
+
+
+def input_dtype(session: Any, name: str) -> np.dtype[Any]:
+    """The type an input of onnxruntime's session wants. Raises: KeyError if it has no such input."""
+    (word,) = [entry.type[len("tensor(") : -1] for entry in session.get_inputs() if entry.name == name] or [""]
+    if not word:
+        raise KeyError(name)
+    return np.dtype("float32" if word == "float" else word)
 
 
 def check_assignment(row: Provider, subgraphs: Sequence[Any]) -> None:

@@ -87,7 +87,7 @@ class OrtCpuSession:
         for block in range(config.n_layer):
             for part in ("key", "value"):
                 name = f"past_key_values.{block}.{part}"
-                buffer = np.zeros((1, config.n_head, total, config.d_head), np.float32)
+                buffer = np.zeros((1, config.n_head, total, config.d_head), self._session.input_dtype(name))
                 if num_past:
                     buffer[:, :, :num_past] = past[name]
                 feeds[name] = buffer
@@ -100,7 +100,7 @@ class OrtCpuSession:
         for name, array in one.items():
             if name.startswith("present."):
                 _, heads, total, width = array.shape
-                whole = found.setdefault(name, np.zeros((num_rows, heads, num_keys, width), array.dtype))
+                whole = found.setdefault(name, np.zeros((num_rows, heads, num_keys, width), np.float32))
                 whole[row, :, at_key : at_key + total] = array[0]
             else:
                 whole = found.setdefault(name, np.zeros((num_rows, num_new, *array.shape[2:]), array.dtype))

@@ -20,7 +20,7 @@ def quantized_reference(model: Andrea, kinds: Mapping[str, str], *, int4_block: 
     """A copy whose linear layers, embedding and head are rounded as an ``ort-cpu`` graph rounds them.
 
     ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits';
-    else it is DynamicQuantizeMatMul's. The tied matrix is 8 bits, block-wise.
+    else it is DynamicQuantizeMatMul's. The tied matrix is 8 bits, block-wise; attention is fp16.
     """
     quantized = copy.deepcopy(model)
     modules = dict(quantized.named_modules())
@@ -38,6 +38,9 @@ def quantized_reference(model: Andrea, kinds: Mapping[str, str], *, int4_block: 
         )
         weight.copy_(torch.from_numpy(restored))
         modules[name].register_forward_pre_hook(_rounding(block_size if by_block else None))
+    for name, module in modules.items():
+        if name.endswith(("attn.qkv", "attn.context")):  # attention takes and gives fp16
+            module.register_forward_hook(lambda _module, _inputs, output: output.half().to(output.dtype))
     tied = quantized.token_embed.weight
     block_size = widest_block(tied.shape[1])
     tied.copy_(torch.from_numpy(block_codes(tied.numpy().T, bits=8, block_size=block_size).weights().T.copy()))

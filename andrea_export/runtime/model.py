@@ -40,6 +40,8 @@ class Model:
     passed_over: tuple[str, ...] = ()
     """What ``auto`` tried first, and why it could not be; a provider this onnxruntime does not have is not tried."""
     _engine: Engine | None
+    _texts_begun: int = 0
+    """The engine holds one text, or batch, at a time: a generation that is not the last one begun is over."""
 
     @property
     def config(self) -> AndreaConfig:
@@ -53,7 +55,7 @@ class Model:
 
     @property
     def engine(self) -> Engine:
-        """What runs. Raises RunError once the model is closed."""
+        """What runs. Raises UsageError once the model is closed."""
         if self._engine is None:
             raise UsageError("the model is closed")
         return self._engine
@@ -63,8 +65,9 @@ class Model:
     ) -> Iterator[int]:
         """Yields new tokens as they come: ``max_new_tokens`` of them, or fewer where a stop token ends the text.
 
-        Prompt and new tokens must fit the context; a request that does not is refused before anything runs.
-        Raises: UsageError (at once), RunError, BackendUnavailable (out of memory).
+        Prompt and new tokens must fit the context; a request that does not is refused before anything runs. What the
+        model begins next ends this text: asked for more of it then, the iterator says so.
+        Raises: UsageError (at once, or for such an iterator), RunError, BackendUnavailable (out of memory).
         """
         self._check([prompt], max_new_tokens, sampling)
         return (tokens[0] for tokens in self._steps([prompt], max_new_tokens, sampling) if tokens[0] is not None)
@@ -84,7 +87,7 @@ class Model:
     def prefill(self, prompts: Sequence[Sequence[int]]) -> LogitsBV:
         """The logits ``[B, V]`` after each prompt. Overwritten by the next call. Raises: as ``generate``."""
         self._check(prompts, 1, None)
-        return self.engine.start(prompts, max(len(prompt) for prompt in prompts) + 1)
+        return self._begin(prompts, 1)
 
     def close(self) -> None:
         """Releases what the model holds; once is enough."""
@@ -108,11 +111,11 @@ class Model:
     def _steps(
         self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling | None
     ) -> Iterator[list[int | None]]:
-        engine = self.engine
         samplers = [Sampler(sampling or Sampling()) for _ in prompts]
         ended = [False] * len(prompts)
         fed = [0] * len(prompts)
-        logits_BV = engine.start(prompts, max(len(prompt) for prompt in prompts) + max_new_tokens)
+        logits_BV = self._begin(prompts, max_new_tokens)
+        own = self._texts_begun
         for number in range(max_new_tokens):
             tokens: list[int | None] = []
             for row, sampler in enumerate(samplers):
@@ -124,7 +127,19 @@ class Model:
                 return
             yield tokens
             if number + 1 < max_new_tokens:
+                engine = self.engine  # a model that was closed meanwhile says so
+                if own != self._texts_begun:
+                    raise UsageError(
+                        "this text was left for another one, and cannot be gone on with",
+                        hint="take all its tokens first, or load the bundle a second time: the weights are shared",
+                    )
                 logits_BV = engine.step(fed)
+
+    def _begin(self, prompts: Sequence[Sequence[int]], num_new: int) -> LogitsBV:
+        """The logits after each prompt, with room for new tokens. Raises: as ``Engine.start``."""
+        engine = self.engine
+        self._texts_begun += 1
+        return engine.start(prompts, max(len(prompt) for prompt in prompts) + num_new)
 
 
 def load(

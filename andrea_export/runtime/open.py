@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from dataclasses import replace
@@ -19,6 +20,17 @@ from andrea_model.config import AndreaConfig
 # cache, and neither a second copy of the weights nor the time to pack them.
 _open_sessions: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    """A forked process has none of the threads its parent's sessions have, and maybe a lock that nobody will open."""
+    global _opening
+    _opening = threading.Lock()
+    _open_sessions.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheEngine:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.backends.onnxruntime import onnxruntime_errors
+from andrea_export.backends.onnxruntime import input_dtype, onnxruntime_errors
 from andrea_export.ort_cpu_files import KEEP, SEQLENS, TOTAL
 from andrea_export.runtime.engine import LogitsBV, as_int64, raise_run_error
 from andrea_export.specs import present_names
@@ -51,7 +51,8 @@ class SharedCacheEngine:
         self._decode, self._prefill, self._config = decode, prefill, config
         self._rows_independent, self._chunk = rows_independent, chunk
         self._inputs = {id(session): {entry.name for entry in session.get_inputs()} for session in (decode, prefill)}
-        self._caches: dict[str, npt.NDArray[np.float32]] = {}
+        self._caches: dict[str, npt.NDArray[Any]] = {}
+        self._cache_dtype = input_dtype(decode, "past_key_values.0.key")
         self._logits_BV: LogitsBV = np.empty((0, config.vocab_size), np.float32)
         self._steps: list[_Binding] = []
         self._errors = onnxruntime_errors()
@@ -111,7 +112,7 @@ class SharedCacheEngine:
         self._caches.clear()  # first, so that there are never two sets
         # np.zeros maps pages without touching them: a long capacity costs memory only as far as it is filled.
         self._caches = {
-            f"{block}.{part}": np.zeros(shape, np.float32)
+            f"{block}.{part}": np.zeros(shape, self._cache_dtype)
             for block in range(self._config.n_layer)
             for part in ("key", "value")
         }

@@ -77,13 +77,15 @@ def write_prompts(folder: Path, prompts: list[list[int]], checkpoint: Path | Non
     """``prompts.json``, and torch's next-token logits in fp32 after each, ``reference.npy`` ``[prompts, V]``."""
     import torch
 
-    if (folder / "reference.npy").exists():
+    file = folder / "prompts.json"
+    content = json.dumps(prompts)
+    if (folder / "reference.npy").exists() and file.exists() and file.read_text(encoding="utf-8") == content:
         return
     model = load_weights(checkpoint).model
     with torch.inference_mode():
         rows = [model(torch.tensor([prompt]))[0][0, -1].numpy() for prompt in prompts]
-    (folder / "prompts.json").write_text(json.dumps(prompts), encoding="utf-8")
     np.save(folder / "reference.npy", np.stack(rows))
+    file.write_text(content, encoding="utf-8")
 
 
 def trained_prompts(number: int, longest: int) -> list[list[int]]:
@@ -95,9 +97,7 @@ def trained_prompts(number: int, longest: int) -> list[list[int]]:
 
 
 def build_our_bundle(folder: Path, checkpoint: Path | None) -> None:
-    """``bundle/`` in every precision of the CPU graphs, unless there is one: delete it to measure a changed build."""
-    if (folder / "bundle" / "manifest.json").exists():
-        return
+    """``bundle/`` in every precision of the CPU graphs; built again where the one there was made by other code."""
     values = {"targets": ["onnx", "ort-cpu"], "precisions": ["fp32", "int8", "int4"]}
     build_bundle(
         folder / "bundle",

@@ -13,12 +13,13 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from andrea_export.build import BuildResult
+from andrea_export.build import BuildResult, build_bundle
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.errors import UsageError
 from andrea_export.ort_cpu import derive_ort_cpu, linear_kinds
 from andrea_export.ort_cpu_files import files_of
-from andrea_export.recipe import OrtCpu, OrtPrecision
+from andrea_export.progress import Silent
+from andrea_export.recipe import OrtCpu, OrtPrecision, recipe_from_mapping
 from andrea_export.runtime.open import open_shared
 
 
@@ -83,13 +84,22 @@ def test_a_recipes_sensitive_layers_have_more_bits(tiny: LoadedModel, tiny_onnx:
     assert {count for name, count in bits.items() if name not in kept} == {4}
 
 
-@pytest.mark.parametrize("options", [OrtCpu(), BLOCKWISE], ids=["dynamic", "blockwise"])
-def test_rows_of_an_int8_batch_give_what_they_give_alone(
-    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, options: OrtCpu
+@pytest.mark.parametrize(
+    ("precision", "options"),
+    [
+        ("int8", OrtCpu()),
+        ("int8", BLOCKWISE),
+        ("int4", OrtCpu()),
+        ("int4", BLOCKWISE),
+        ("int4", OrtCpu(int4_keep=())),
+    ],
+)
+def test_rows_of_a_batch_give_what_they_give_alone(
+    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, precision: OrtPrecision, options: OrtCpu
 ) -> None:
-    folder = derived(tiny, tiny_onnx, tmp_path, "int8", options)
+    folder = derived(tiny, tiny_onnx, tmp_path, precision, options)
     prompts = [(5, 17, 42), (300,), tuple(range(40))]
-    with open_shared(folder, files_of("int8", options), tiny.config, 1) as engine:
+    with open_shared(folder, files_of(precision, options), tiny.config, 1) as engine:
         together = [engine.start(prompts, 50).copy(), engine.step([1, 2, 3]).copy(), engine.step([4, 5, 6]).copy()]
         for row, prompt in enumerate(prompts):
             alone = [engine.start([prompt], 50)[0].copy()]
@@ -162,11 +172,51 @@ def test_the_manifest_and_the_report_list_them(ort_built: BuildResult) -> None:
     for name in ("ort-cpu-fp32", "ort-cpu-int8", "ort-cpu-int4", "ort-cpu-int4-prefill"):
         assert candidates[name].verdict == "pass"
         rows = [row for row in report.layers if row.candidate == name]
-        assert len(rows) == (20 if name.endswith("prefill") else 29)
+        assert len(rows) == (19 if name.endswith("prefill") else 29)
         assert candidates[name].facts["fused_away"] == ["mask"]
     assert candidates["ort-cpu-fp32"].facts["kl_mean"] < 1e-9
     assert candidates["ort-cpu-fp32"].facts["top1"] == 1.0
     assert 0 < candidates["ort-cpu-int8"].facts["kl_mean"] < candidates["ort-cpu-int4"].facts["kl_mean"] < 0.1
+
+
+def test_a_bundle_with_cpu_graphs_is_built_again_in_its_place(
+    checkpoint: Path, cache_dir: Path, tmp_path: Path
+) -> None:
+    def build(int8_decode: str) -> BuildResult:
+        values = {"targets": ["onnx", "ort-cpu"], "precisions": ["int8"], "ort_cpu": {"int8_decode": int8_decode}}
+        recipe = recipe_from_mapping(values, where="test")
+        return build_bundle(
+            tmp_path / "bundle",
+            recipe,
+            checkpoint=checkpoint,
+            force=False,
+            cache_dir=cache_dir,
+            progress=Silent(),
+        )
+
+    first = build("blockwise")
+    assert not any(step.reused for step in first.steps)
+    names = {candidate.name: candidate.verdict for candidate in first.report.candidates}
+    assert names["ort-cpu-int8"] == names["ort-cpu-int8-prefill"] == "pass"
+    assert (tmp_path / "bundle" / "ort-cpu-int8-prefill.onnx").exists()
+    assert all(step.reused for step in build("blockwise").steps)
+    again = build("dynamic")
+    assert again.report.verdict == "pass" and not all(step.reused for step in again.steps)
+    assert not (tmp_path / "bundle" / "ort-cpu-int8-prefill.onnx").exists()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("int8_decode", ["dynamic", "blockwise"])
+@pytest.mark.parametrize("int4_keep", [(), ("attn.qkv",)])
+def test_the_files_of_every_recipe(precision: OrtPrecision, int8_decode: str, int4_keep: tuple[str, ...]) -> None:
+    blockwise = int8_decode == "blockwise"
+    files = files_of(precision, OrtCpu(int8_decode="blockwise" if blockwise else "dynamic", int4_keep=int4_keep))
+    two = precision == "int4" or (precision == "int8" and blockwise)
+    assert files.decode == f"ort-cpu-{precision}.onnx"
+    assert files.prefill == (f"ort-cpu-{precision}-prefill.onnx" if two else files.decode)
+    # Only DynamicQuantizeMatMul rounds rows together: int8 layers have it unless told otherwise.
+    has_it = not blockwise and (precision == "int8" or (precision == "int4" and int4_keep != ()))
+    assert files.rows_independent is not has_it
 
 
 @pytest.mark.parametrize("kept", ["mlp", "blocks.2.mlp.fc", "ln_f", ""])

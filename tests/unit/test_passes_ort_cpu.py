@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from andrea_export.operators import andrea_gelu
 from andrea_export.passes.blockwise_weights import BlockwiseWeights
 from andrea_export.passes.contract import run_passes
 from andrea_export.passes.dynamic_int8 import DynamicInt8
+from andrea_export.passes.half_cache import HalfCache
 from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.passes.logits_to_keep import LogitsToKeep
 from andrea_export.passes.quantized_embedding import QuantizedEmbedding
@@ -61,8 +63,6 @@ def empty_cache(loaded: LoadedModel, past: int = 0) -> dict[str, np.ndarray]:
 def bound(loaded: LoadedModel) -> float:
     """Four times what torch's fp32 logits are off its fp64 ones, the factor of ``judge.K``."""
     with torch.inference_mode():
-        import copy
-
         exact = copy.deepcopy(loaded.model).double()(torch.tensor([IDS]))[0].numpy()
     return 4 * float(np.abs(torch_logits(loaded, IDS) - exact).max())
 
@@ -91,6 +91,37 @@ def test_the_shared_cache_equals_torch(tiny: LoadedModel, tiny_onnx: Path, tmp_p
         after = session.run(step_feeds(IDS[num_past:], num_past, past or empty_cache(tiny)))
     assert np.abs(after["logits"] - torch_logits(tiny, IDS)[:, num_past:]).max() <= bound(tiny)
     assert after["present.1.value"].shape[2] == len(IDS)
+
+
+@pytest.mark.parametrize("num_past", [0, 5])
+def test_a_cache_in_half_precision_rounds_what_attention_takes_and_gives(
+    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, num_past: int
+) -> None:
+    path = rewritten(tiny_onnx, tmp_path, SharedCache(), HalfCache())
+    rounded = copy.deepcopy(tiny.model)
+    for block in rounded.blocks:
+        for module in (block.attn.qkv, block.attn.context):
+            module.register_forward_hook(lambda _module, _inputs, output: output.half().float())
+    with torch.inference_mode():
+        same_way = rounded(torch.tensor([IDS]))[0].numpy()
+    exact = torch_logits(tiny, IDS)
+    with OrtCpuSession(path, tiny.config, name="half") as session:
+        before = session.run(step_feeds(IDS[:num_past], 0, empty_cache(tiny))) if num_past else {}
+        past = {f"past_key_values.{k.removeprefix('present.')}": v for k, v in before.items() if k != "logits"}
+        after = session.run(step_feeds(IDS[num_past:], num_past, past or empty_cache(tiny)))
+    assert np.array_equal(after["present.0.key"], after["present.0.key"].astype(np.float16))
+    # Scores and sums are fp32; what is left is values of the second block that fall on the other side of a rounding.
+    cost = np.abs(same_way - exact).max()
+    assert np.abs(after["logits"] - same_way[:, num_past:]).max() < 0.5 * cost
+    graph = ir.load(path).graph
+    types = {str(value.name): value.dtype for value in (*graph.inputs, *graph.outputs)}
+    assert {types[name] for name in types if "key" in name or "value" in name} == {ir.DataType.FLOAT16}
+    assert {str(value.name) for node in graph for value in node.outputs} >= {"blocks.0.attn.context", "present.1.value"}
+
+
+def test_half_precision_needs_a_shared_cache(tiny_onnx: Path) -> None:
+    with pytest.raises(PassError, match="no GroupQueryAttention"):
+        run_passes(ir.load(tiny_onnx), HalfCache())
 
 
 def test_the_shared_cache_drops_the_mask_and_keeps_the_names(tiny_onnx: Path, tmp_path: Path) -> None:
@@ -144,12 +175,12 @@ QUANTIZED: list[tuple[str, list[ir.passes.InPlacePass], str, bool]] = [
 def test_quantised_graphs_equal_torch_quantised_the_same_way(
     tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, passes: list[ir.passes.InPlacePass], kind: str, blockwise: bool
 ) -> None:
-    path = rewritten(tiny_onnx, tmp_path, *passes, QuantizedEmbedding())
+    path = rewritten(tiny_onnx, tmp_path, SharedCache(), HalfCache(), *passes, QuantizedEmbedding())
     reference = quantized_reference(tiny.model, dict.fromkeys(LINEARS, kind), int4_block=32, blockwise=blockwise)
     with torch.inference_mode():
         same_way = reference(torch.tensor([IDS]))[0].numpy()
     exact = torch_logits(tiny, IDS)
-    with OnnxSession(path) as session:
+    with OrtCpuSession(path, tiny.config, name="quantised") as session:
         logits = session.run(step_feeds(IDS, 0, empty_cache(tiny)))["logits"]
     # Where both round the same way, they differ by activations that fall on the other side of a step: far less than
     # quantising itself costs. A wrong scale, layout or sign costs many times more.

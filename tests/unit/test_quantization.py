@@ -38,8 +38,27 @@ def test_channel_codes_use_all_that_no_kernel_clips(num_inputs: int) -> None:
     assert np.maximum(np.abs(codes).max(axis=0), pairs.max(axis=0)).min() >= 126
 
 
+def clipped_product(codes_KN: np.ndarray) -> np.ndarray:
+    """Every activation at 255, neighbours added as VPMADDUBSW adds them: in 16 bits, what does not fit clipped."""
+    pairs = 255 * codes_KN[0::2].astype(np.int64) + 255 * codes_KN[1::2].astype(np.int64)
+    return np.asarray(np.clip(pairs, -(2**15), 2**15 - 1).sum(axis=0))
+
+
+def test_sums_of_16_bits_hold_every_pair_and_would_not_hold_plain_codes() -> None:
+    weight = np.random.default_rng(2).standard_normal((768, 64)).astype(np.float32)
+    codes = channel_codes(weight).codes
+    assert np.array_equal(clipped_product(codes), 255 * codes.sum(axis=0, dtype=np.int64))
+    plain = np.rint(weight / np.abs(weight).max(axis=0) * 127).astype(np.int8)
+    assert not np.array_equal(clipped_product(plain), 255 * plain.sum(axis=0, dtype=np.int64))
+
+
+def test_channel_codes_of_the_largest_weights_there_are() -> None:
+    weight = np.full((2, 1), np.finfo(np.float32).max / 2, np.float32)
+    assert np.allclose(channel_codes(weight).weights(), weight, rtol=0.02)
+
+
 def test_the_integer_product_is_exact_for_the_largest_sums() -> None:
-    """All activations at 255: with plain 8-bit codes a kernel that adds in 16 bits clips, and is off by far."""
+    """All activations at 255, through this processor's own kernel; where it has VNNI, nothing could be clipped."""
     weight = np.abs(np.random.default_rng(2).standard_normal((768, 64))).astype(np.float32)
     x = np.where(np.arange(768) % 97 == 0, 0, 1).astype(np.float32)[None]
     quantized = channel_codes(weight)

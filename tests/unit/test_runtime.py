@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,69 @@ def test_a_generation_that_is_left_can_be_followed_by_another(tiny: LoadedModel,
     with opened(ort_bundle) as model:
         next(model.generate((1, 2, 3), max_new_tokens=9))
         assert list(model.generate(PROMPT, max_new_tokens=9)) == torch_greedy(tiny, PROMPT, 9)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_text_that_was_left_says_so_and_gives_no_token(ort_bundle: Path, precision: str) -> None:
+    with opened(ort_bundle, precision) as model:
+        wanted = list(model.generate(PROMPT, max_new_tokens=6))
+        for interruption in (
+            lambda: next(model.generate(PROMPT[:2], max_new_tokens=3)),
+            lambda: next(model.generate_batch([PROMPT, PROMPT[:3]], max_new_tokens=3)),
+            lambda: model.prefill([PROMPT[::-1]]),
+        ):
+            left = model.generate(PROMPT, max_new_tokens=6)
+            assert [next(left), next(left)] == wanted[:2]
+            interruption()
+            with pytest.raises(UsageError, match="left for another one"):
+                next(left)
+        left = model.generate(PROMPT, max_new_tokens=6)
+        next(left)
+    with pytest.raises(UsageError, match="the model is closed"):
+        next(left)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_an_earlier_text_left_in_the_cache_is_never_read(ort_bundle: Path, precision: str) -> None:
+    """The buffers of a text of the same shape are used again: full of NaN, they give the very same logits."""
+    prompts = [PROMPT, PROMPT[:3]]
+    with opened(ort_bundle, precision) as model:
+        engine = model.engine
+        assert isinstance(engine, SharedCacheEngine)
+        wanted = [engine.start(prompts, 40).copy(), engine.step([1, 2]).copy(), engine.step([3, 4]).copy()]
+        for cache in engine._caches.values():
+            cache[:] = np.nan
+        found = [engine.start(prompts, 40).copy(), engine.step([1, 2]).copy(), engine.step([3, 4]).copy()]
+        assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_forked_process_opens_its_own_sessions(ort_bundle: Path) -> None:
+    """Also where a thread of the parent is just opening one: its lock must not be held for ever in the child."""
+    program = f"""
+import os, andrea_export
+from andrea_export.runtime import open as runtime_open
+bundle = {str(ort_bundle)!r}
+with andrea_export.load(bundle, provider="cpu", precision="int8") as model:
+    wanted = list(model.generate([5, 17], max_new_tokens=4))
+    with runtime_open._opening:
+        child = os.fork()
+    if child == 0:
+        with andrea_export.load(bundle, provider="cpu", precision="int8") as own:
+            os._exit(list(own.generate([5, 17], max_new_tokens=4)) != wanted)
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=120).returncode == 0
+
+
+def test_threads_may_share_a_bundle(ort_bundle: Path) -> None:
+    wanted = [list(opened(ort_bundle, name).generate(PROMPT, max_new_tokens=24)) for name in PRECISIONS]
+
+    def said(name: str) -> list[int]:
+        with opened(ort_bundle, name) as model:
+            return list(model.generate(PROMPT, max_new_tokens=24))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(said, PRECISIONS * 4)) == wanted * 4
 
 
 def test_steps_allocate_no_buffers(ort_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
