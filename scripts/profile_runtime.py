@@ -112,7 +112,7 @@ def _markdown(document: dict[str, Any]) -> str:
         "",
         "Made by `scripts/profile_runtime.py`; do not edit. onnxruntime "
         f"{document['onnxruntime']}, {machine['cpu']} ({machine['flags']}), {document['threads']} threads; it read "
-        f"{document['read_bytes_s'] / 1e9:.1f} GB/s and multiplied {document['fp32_flops'] / 1e9:.0f} GFLOP/s in fp32 and "
+        f"{document['read_bytes_s'] / 1e9:.1f} GB/s and multiplied {document['fp32_flops'] / 1e9:.0f} GFLOP/s in fp32, "
         f"{document['int8_ops'] / 1e9:.0f} GOP/s in int8. Profiling itself costs a few microseconds a node.",
     ]
     for graph in document["graphs"]:
