@@ -84,8 +84,9 @@ def markdown(document: dict[str, Any]) -> str:
         "Made by `scripts/bench_peers.py`; do not edit. ANDREA-120M with seeded random weights, the same for all; "
         f"{document['threads']} threads, batch 1 unless stated, warm, each contender in a process of its own, medians "
         f"of {document['rounds']} alternating rounds. A prompt's time is that to its next-token logits; 1,024 means "
-        "1,023 tokens, which leaves the place for the next one. Decoding: prompt 32, then 128 tokens, "
-        "127 / (t(128) − t(1)). Memory is the largest resident size over all of it. What the precision costs is "
+        "1,023 tokens, which leaves the place for the next one. Prompts up to 128 tokens are taken twice in a row, and "
+        "the second time counts. Decoding: prompt 32, then 128 tokens, 127 / (t(128) − t(1)). Memory is the largest "
+        "resident size over all of it. What the precision costs is "
         f"measured after {trained['prompts']} prompts of 1 to {trained['longest']} tokens of held-out text on the "
         f"trained {trained['checkpoint']} (KL in nats, the share of equal first choices, both against torch in fp32), "
         "and as the largest difference of any logit on the seeded weights.",
