@@ -5,7 +5,8 @@
 #   scripts/gpu_check.sh build/rehearsal --rehearse                     on a machine without a GPU
 #
 # Builds the plugin for the GPU, proves its accuracy there, times it, runs it under compute-sanitizer, computes ANDREA-120M
-# with it, and, where TensorRT or TensorRT-RTX can be imported, builds and times engines. What is missing is reported as
+# with it, and, where TensorRT or TensorRT-RTX can be imported, builds and times engines and compares their layers with
+# torch's. All of it ends in under six minutes, or says which part did not. What is missing is reported as
 # "not available", with the reason. PYTHON names the interpreter; ANDREA_GPU_PARTS a folder of parts from gpu_pack.sh
 # (default: build/gpu-pack), which are joined and put on PYTHONPATH.
 set -euo pipefail

@@ -22,34 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from andrea_export.errors import PluginError
+from andrea_export.plugins.environment import compilers_environment
 
 # kernel.cu is one file and takes most of the time; nvcc runs its architectures side by side by itself.
 _JOBS = 2
-
-# What CMake, nvcc and g++ read from the environment and would build otherwise by. A build is what its identity says and
-# nothing else, so none of it reaches the tools; the compilers themselves are found before and named in full.
-_TOOLS_PREFIXES = ("CMAKE_", "NVCC_")
-_TOOLS_VARIABLES = frozenset(
-    {
-        "CFLAGS",
-        "CICC_PATH",
-        "COMPILER_PATH",
-        "CPATH",
-        "CPLUS_INCLUDE_PATH",
-        "CPPFLAGS",
-        "CUDAARCHS",
-        "CUDACXX",
-        "CUDAFLAGS",
-        "CUDAHOSTCXX",
-        "CXX",
-        "CXXFLAGS",
-        "GCC_EXEC_PREFIX",
-        "LDFLAGS",
-        "LD_RUN_PATH",
-        "LIBRARY_PATH",
-        "NVVMIR_LIBRARY_DIR",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +41,11 @@ class CmakeBuild:
 
     @property
     def key(self) -> str:
-        """The cache key: a hash over everything that has a say in the library's bytes."""
+        """The cache key: a hash over `identity`, as which the caller names what it builds from and with.
+
+        Tools are in it by the versions they state: two builds of one compiler that state the same one share a key, as
+        do two assemblers or linkers under one g++.
+        """
         return hashlib.sha256(json.dumps(dict(self.identity), sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -189,13 +169,6 @@ def _run(
     on_line: Callable[[str], None] | None,
 ) -> int:
     write_log(f"$ {' '.join(command)}\n")
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _TOOLS_VARIABLES and not name.startswith(_TOOLS_PREFIXES)
-    }
-    # The first error line is read from the output, so the tools must speak the language it is looked for in.
-    environment["LC_ALL"] = "C"
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -203,7 +176,7 @@ def _run(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=environment,
+        env=compilers_environment(os.environ),
     ) as process:
         assert process.stdout is not None
         try:

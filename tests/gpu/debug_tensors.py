@@ -8,6 +8,7 @@ and later, and TensorRT-RTX.
 from __future__ import annotations
 
 import ctypes
+import json
 from typing import Any
 
 import torch
@@ -83,6 +84,19 @@ def pointer_from(addr: Any) -> int:
     api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p
     return int(api.PyCapsule_GetPointer(addr, api.PyCapsule_GetName(addr)))
+
+
+# Under this name a run's outputs hold what is to be said about the others.
+REPORT = "debug_tensors.report"
+
+
+def report_tensor(problems: dict[str, str], num_engine_layers: int) -> torch.Tensor:
+    """Why each tensor could not be read, and how many layers the engine has, as a tensor: [characters], int64.
+
+    A session hands over tensors and nothing else.
+    """
+    text = json.dumps({"problems": problems, "num_engine_layers": num_engine_layers})
+    return torch.tensor([ord(character) for character in text], dtype=torch.int64)
 
 
 class _DeviceBytes:

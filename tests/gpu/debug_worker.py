@@ -31,14 +31,17 @@ class DebugRunner(tensorrt_run.EngineRunner):
         self._listener = debug_tensors.attach(tensorrt_build.import_tensorrt(), self.context)
 
     def run(self, feeds: Mapping[str, tensorrt_run.Layout], folder: str) -> dict[str, tensorrt_run.Layout]:
-        """Every output and every debug tensor, written into the folder."""
+        """Every output, every debug tensor and the report on them, written into the folder."""
+        import debug_tensors
+
         self._listener.tensors.clear()
+        self._listener.problems.clear()
         outputs = super().run(feeds, folder)
-        for name, problem in self._listener.problems.items():
-            sys.stderr.write(f"debug tensor {name}: {problem}\n")
+        report = debug_tensors.report_tensor(self._listener.problems, self.context.engine.num_layers)
+        shown = {**self._listener.tensors, debug_tensors.REPORT: report}
         recorded = {
             name: tensorrt_run.write_tensor(tensor, Path(folder) / f"debug-{index}")
-            for index, (name, tensor) in enumerate(self._listener.tensors.items())
+            for index, (name, tensor) in enumerate(shown.items())
         }
         return {**recorded, **outputs}
 

@@ -2,7 +2,8 @@
 
     python engine_timing.py ENGINE.plan tensorrt_rtx|tensorrt
 
-Prints one JSON object, shape to microseconds. A process of its own, as TensorRT may end it.
+Prints one JSON object: the engine's number of layers, and shape to microseconds. A process of its own, as
+TensorRT may end it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main() -> None:
         raise SystemExit("the engine cannot be deserialised here")
     context = engine.create_execution_context()
     times = {name: _time_step(trt, engine, context, step) for name, step in STEPS.items()}
-    sys.stdout.write(json.dumps(times) + "\n")
+    sys.stdout.write(json.dumps({"layers": engine.num_layers, "times": times}) + "\n")
 
 
 def _time_step(trt: Any, engine: Any, context: Any, step: tuple[int, int, int]) -> float:

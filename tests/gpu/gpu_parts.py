@@ -7,8 +7,11 @@ that part only.
 from __future__ import annotations
 
 import ctypes
+import json
+import math
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,29 +29,62 @@ _TENSORRT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 7}  # nvi
 
 @dataclass(slots=True, kw_only=True)
 class PartResult:
-    """What a part found: rows for a table, goals, and what went wrong."""
+    """What a part found: rows for a table, goals, and what went wrong. Each finding is in `file` as soon as it is made.
+
+    `deadline` is when the part will be stopped, in ``time.monotonic``'s seconds.
+    """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     goals: list[dict[str, Any]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    file: Path | None = None
+    deadline: float = math.inf
+
+    def row(self, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """Adds a row and returns it; what the caller adds to it is kept with the next finding."""
+        self.rows.append(dict(cells))
+        self.keep()
+        return self.rows[-1]
+
+    def note(self, text: str) -> None:
+        """Adds a line under the table."""
+        self.notes.append(text)
+        self.keep()
+
+    def fail(self, what: str) -> None:
+        """Records a failure."""
+        self.failures.append(what)
+        self.keep()
 
     def goal(self, text: str, *, met: bool, measured: str) -> None:
         """Records a goal and whether it was met. A goal that is missed is a figure, not a failure."""
         self.goals.append({"goal": text, "met": met, "measured": measured})
+        self.keep()
 
     def expect(self, holds: bool, what: str) -> None:
         """Records a failure unless it holds."""
         if not holds:
-            self.failures.append(what)
+            self.fail(what)
+
+    def seconds_left(self) -> float:
+        """What is left of the part's time; infinite if nothing will stop it."""
+        return max(self.deadline - time.monotonic(), 0.0)
+
+    def values(self) -> dict[str, list[Any]]:
+        """What was found, as plain values."""
+        return {"rows": self.rows, "goals": self.goals, "failures": self.failures, "notes": self.notes}
+
+    def keep(self) -> None:
+        """Writes what was found into the file, so that a part that is stopped or dies has not lost it."""
+        if self.file is not None:
+            beside = self.file.with_suffix(".writing")
+            beside.write_text(json.dumps(self.values(), default=str))
+            beside.replace(self.file)
 
 
 class NotAvailable(Exception):
-    """A part cannot run here, or not to its end; the reason is one line. `so_far` is what it found until then."""
-
-    def __init__(self, reason: str, so_far: PartResult | None = None) -> None:
-        super().__init__(reason)
-        self.so_far = so_far or PartResult()
+    """A part cannot run here, or not to its end; the reason is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +98,7 @@ class Built:
     nvcc: str | None
 
 
-Part = Callable[[Built], PartResult]
+Part = Callable[[Built, PartResult], None]
 
 
 def gpu_architecture() -> str:

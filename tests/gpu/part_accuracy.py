@@ -19,9 +19,8 @@ _CHUNK = 1 << 25
 _REHEARSAL_STEP = 4096
 
 
-def run(built: Built) -> PartResult:
+def run(built: Built, result: PartResult) -> None:
     """One row a type."""
-    result = PartResult()
     plugin = PluginOnTensors(built)
     host = build_host_library(built.cache)
     try:
@@ -29,12 +28,11 @@ def run(built: Built) -> PartResult:
             ("fp16", np.dtype(np.float16), FP16),
             ("bf16", np.dtype(ml_dtypes.bfloat16), BF16),
         ):
-            result.rows.append(_sixteen_bit(result, plugin, host, storage, numpy_type, form, built.device))
-        result.rows.append(_fp32_sweep(result, plugin, built.device))
-        result.rows.append(_fp32_bits(result, plugin, host, built.device))
+            result.row(_sixteen_bit(result, plugin, host, storage, numpy_type, form, built.device))
+        result.row(_fp32_sweep(result, plugin, built.device))
+        result.row(_fp32_bits(result, plugin, host, built.device))
     finally:
         plugin.close()
-    return result
 
 
 def _sixteen_bit(

@@ -19,11 +19,10 @@ def named_toolkit() -> Path | None:
     return Path(named) if named else None
 
 
-def build(folder: Path, *, rehearse: bool) -> tuple[Built, PartResult]:
+def build(folder: Path, result: PartResult, *, rehearse: bool) -> Built:
     """The libraries in `folder`, compiled now. Raises: NotAvailable, PluginError."""
     from andrea_export.operators import andrea_gelu
 
-    result = PartResult()
     architecture = "" if rehearse else gpu_architecture()
     try:
         cmake, ninja, gxx = find_cmake(), find_ninja(), find_gxx()
@@ -37,13 +36,13 @@ def build(folder: Path, *, rehearse: bool) -> tuple[Built, PartResult]:
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
         if finished.returncode != 0:
             raise RuntimeError(f"{command[1]} failed: {(finished.stdout + finished.stderr)[-1500:]}")
-    result.rows.append({"what": "g++", "version": gxx.version})
-    result.rows.append({"what": "cmake", "version": cmake.version})
+    result.row({"what": "g++", "version": gxx.version})
+    result.row({"what": "cmake", "version": cmake.version})
     harness = programs / "libandrea_harness.so"
     if rehearse:
         library = programs / "libandrea_plugins_cpu.so"
         check_library(library, andrea_gelu())
-        return Built(device="cpu", plugin=library, harness=harness, cache=folder / "cache", nvcc=None), result
+        return Built(device="cpu", plugin=library, harness=harness, cache=folder / "cache", nvcc=None)
     try:
         toolkit = find_cuda_toolkit(named_toolkit())
     except BackendUnavailable as missing:
@@ -52,7 +51,6 @@ def build(folder: Path, *, rehearse: bool) -> tuple[Built, PartResult]:
         folder / "cache", architectures=(f"{architecture}-real",), toolkit_root=named_toolkit()
     ).library
     check_library(library, andrea_gelu())
-    result.rows.append({"what": "nvcc", "version": toolkit.nvcc.version})
-    result.rows.append({"what": "plugin", "version": f"{library.stat().st_size} bytes for sm_{architecture}"})
-    built = Built(device="cuda", plugin=library, harness=harness, cache=folder / "cache", nvcc=str(toolkit.nvcc.path))
-    return built, result
+    result.row({"what": "nvcc", "version": toolkit.nvcc.version})
+    result.row({"what": "plugin", "version": f"{library.stat().st_size} bytes for sm_{architecture}"})
+    return Built(device="cuda", plugin=library, harness=harness, cache=folder / "cache", nvcc=str(toolkit.nvcc.path))

@@ -16,12 +16,11 @@ from andrea_model.model import Andrea, Gelu
 _K = 2.0
 
 
-def run(built: Built) -> PartResult:
+def run(built: Built, result: PartResult) -> None:
     """One row a type: the layers compared, the largest distance, the budget it had, the first layer out of budget."""
     preset = "andrea-120m" if built.device == "cuda" else "andrea-tiny"
     config = PRESETS[preset]
-    result = PartResult()
-    result.notes.append(f"{preset}, seeded weights that are not trained, 2 x 128 tokens, on {built.device}")
+    result.note(f"{preset}, seeded weights that are not trained, 2 x 128 tokens, on {built.device}")
     tokens = torch.randint(
         0, config.vocab_size, (2, min(128, config.n_ctx)), generator=torch.Generator().manual_seed(3)
     )
@@ -32,10 +31,9 @@ def run(built: Built) -> PartResult:
             model = _model(config).to(device=built.device, dtype=dtype)
             theirs = _layers(model, tokens.to(built.device), None)
             ours = _layers(model, tokens.to(built.device), plugin)
-            result.rows.append(_compare(result, storage, ours, theirs, exact))
+            result.row(_compare(result, storage, ours, theirs, exact))
     finally:
         plugin.close()
-    return result
 
 
 def _model(config: AndreaConfig) -> Andrea:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gpu_parts import REPOSITORY, Built, NotAvailable, PartResult, gpu_architecture
 
-_SECONDS = 120
+_SECONDS = 14  # a run: three of them and the compiler fit into the part's time
 
 
-def run(built: Built) -> PartResult:
+def run(built: Built, result: PartResult) -> None:
     """One row a tool. Raises: NotAvailable without a GPU or nvcc."""
     if built.nvcc is None:
         raise NotAvailable("torch sees no CUDA GPU on this machine")
@@ -23,33 +23,31 @@ def run(built: Built) -> PartResult:
     libraries = [f"-L{Path(built.nvcc).parent.parent / 'lib'}"]  # where the PyPI wheels have the static runtime
     command = [built.nvcc, "-std=c++17", f"-arch=sm_{gpu_architecture()}", "-lineinfo", "-I", str(plugins), *libraries]
     subprocess.run([*command, "-o", str(program), *sources], check=True, capture_output=True, text=True)
-    result = PartResult()
     _run_one(result, "alone", [str(program)])
     sanitizer = shutil.which("compute-sanitizer") or shutil.which(
         "compute-sanitizer", path=str(Path(built.nvcc).parent)
     )
     if sanitizer is None:
-        result.notes.append("compute-sanitizer is not on PATH: memcheck and racecheck did not run")
-        return result
+        result.note("compute-sanitizer is not on PATH: memcheck and racecheck did not run")
+        return
     for tool in ("memcheck", "racecheck"):
         _run_one(result, tool, [sanitizer, "--tool", tool, "--error-exitcode", "9", str(program)])
-    return result
 
 
 def _run_one(result: PartResult, tool: str, command: list[str]) -> None:
     try:
         finished = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        result.failures.append(f"{tool}: not finished in {_SECONDS} s")
+        result.fail(f"{tool}: not finished in {_SECONDS} s")
         return
     reports = [line for line in finished.stdout.splitlines() if line.startswith('{"checks"')]
     report = json.loads(reports[-1]) if reports else {"checks": 0, "failures": []}
     summary = [line for line in finished.stdout.splitlines() if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line]
     said = summary[-1].strip("= ") if summary else ""
     if not reports and "not supported" in finished.stdout + finished.stderr:
-        result.notes.append(f"{tool}: this machine's driver or container does not support it")
+        result.note(f"{tool}: this machine's driver or container does not support it")
         return
-    result.rows.append({"tool": tool, "checks": report["checks"], "wrong": len(report["failures"]), "summary": said})
+    result.row({"tool": tool, "checks": report["checks"], "wrong": len(report["failures"]), "summary": said})
     result.expect(report["checks"] > 100, f"{tool}: {finished.stdout[-300:]} {finished.stderr[-300:]}")
     result.expect(report["failures"] == [], f"{tool}: {report['failures'][:3]}")
     result.expect(finished.returncode == 0, f"{tool}: exit code {finished.returncode}: {said}")

@@ -16,19 +16,17 @@ _REPLAYS = 30
 _NOISE = 0.02
 
 
-def run(built: Built) -> PartResult:
+def run(built: Built, result: PartResult) -> None:
     """One row a type and shape. Raises: NotAvailable in a rehearsal."""
     if built.device != "cuda":
         raise NotAvailable("torch sees no CUDA GPU on this machine")
-    result = PartResult()
     plugin = PluginOnTensors(built)
     try:
         for name, shape in SHAPES.items():
             for storage, dtype in STORAGE_TYPES.items():
-                result.rows.append(_time_one(result, plugin, name, shape, storage, dtype))
+                result.row(_time_one(result, plugin, name, shape, storage, dtype))
     finally:
         plugin.close()
-    return result
 
 
 def _time_one(
@@ -63,7 +61,7 @@ def _time_one(
     try:
         times["torch compiled"] = microseconds(over_buffers(lambda x, y: kept.append(compiled(x))))
     except Exception as error:  # the compiler is torch's: whatever stops it is a note, the other times stand
-        result.notes.append(f"{storage} {name}: torch.compile: {type(error).__name__}: {str(error).splitlines()[0]}")
+        result.note(f"{storage} {name}: torch.compile: {type(error).__name__}: {str(error).splitlines()[0]}")
     kept.clear()
     share = times["copy"] / times["plugin"]
     fastest = min(value for key, value in times.items() if key.startswith("torch"))

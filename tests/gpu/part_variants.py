@@ -19,18 +19,17 @@ VARIANTS = ((2, 6, 8), (4, 4, 8), (4, 6, 8), (1, 8, 8), (2, 8, 8), (2, 6, 1), (2
 _NUM_BUFFERS = 8
 
 
-def run(built: Built) -> PartResult:
+def run(built: Built, result: PartResult) -> None:
     """One row a variant, the large shape. Raises: NotAvailable without a GPU or nvcc."""
     if built.nvcc is None:
         raise NotAvailable("torch sees no CUDA GPU on this machine")
-    result = PartResult()
     folder = built.cache / "variants"
     folder.mkdir(parents=True, exist_ok=True)
     processes = {variant: _compile(built.nvcc, folder, variant) for variant in VARIANTS}
     for variant, (process, library) in processes.items():
         said = process.communicate()[0]
         if process.returncode != 0:
-            result.notes.append(f"{variant}: nvcc: {said.strip().splitlines()[-1:]}")
+            result.note(f"{variant}: nvcc: {said.strip().splitlines()[-1:]}")
             continue
         launch = ctypes.CDLL(str(library)).andrea_launch_gelu
         launch.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int64, *[ctypes.c_int] * 2, ctypes.c_void_p]
@@ -39,8 +38,7 @@ def run(built: Built) -> PartResult:
             f"{storage}, us": round(_time(launch, index, dtype), 3)
             for index, (storage, dtype) in enumerate(STORAGE_TYPES.items())
         }
-        result.rows.append({"packs in flight": packs, "blocks at least": blocks, "waves": waves, **times})
-    return result
+        result.row({"packs in flight": packs, "blocks at least": blocks, "waves": waves, **times})
 
 
 def _compile(nvcc: str, folder: Path, variant: tuple[int, int, int]) -> tuple[subprocess.Popen[str], Path]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_the_rehearsal_runs_what_a_cpu_can(rehearsal: tuple[int, dict[str, Any],
 
 def test_the_rehearsal_shows_what_is_not_available_and_why(rehearsal: tuple[int, dict[str, Any], str]) -> None:
     _, report, page = rehearsal
-    for name in ("timing", "variants", "sanitizer", "engines"):
+    for name in ("timing", "variants", "sanitizer", "engines", "layers"):
         part = report["parts"][name]
         assert part["status"] == "not available"
         assert part["reason"]
@@ -79,12 +80,13 @@ def test_the_rehearsal_shows_what_is_not_available_and_why(rehearsal: tuple[int,
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt_rtx") is None, reason="tensorrt_rtx is not installed")
 def test_the_rehearsal_builds_engines_with_debug_tensors(rehearsal: tuple[int, dict[str, Any], str]) -> None:
     _, report, page = rehearsal
-    rows = {row["engine"]: row for row in report["parts"]["engines"]["rows"]}
-    assert report["parts"]["engines"]["failures"] == []
-    assert rows["tensorrt-rtx-fp32"]["plugin layers"] == 2
-    assert rows["tensorrt-rtx-fp32-native"]["plugin layers"] == 0
-    for row in rows.values():
-        assert row["layers named in the plan"] == "30 of 30"
+    shipped = {row["engine"]: row for row in report["parts"]["engines"]["rows"]}
+    debug = {row["engine"]: row for row in report["parts"]["layers"]["rows"]}
+    for name, rows in (("engines", shipped), ("layers", debug)):
+        assert report["parts"][name]["failures"] == []
+        assert rows["tensorrt-rtx-fp16"]["plugin layers"] == 2
+        assert rows["tensorrt-rtx-fp16-native"]["plugin layers"] == 0
+    for row in debug.values():
         assert row["layer by layer"].startswith("not available: ")
         assert row["layer by layer"] in page
 
@@ -124,16 +126,64 @@ def test_a_part_that_dies_is_a_failed_part(
     script = tmp_path / "part.py"
     script.write_text(program)
     monkeypatch.setattr(module, "__file__", str(script))
-    monkeypatch.setattr(module, "PARTS", {"model": 1 if "sleep" in program else 60})
-    result = module.start_part("model", tmp_path, rehearse=True)
+    result = module.start_part("model", tmp_path, rehearse=True, seconds=1 if "sleep" in program else 60)
     assert result["status"] == "failed"
     assert reason in result["reason"]
+
+
+SLOW_PART = """
+import subprocess, sys, time
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from gpu_parts import PartResult
+result = PartResult(file=Path({file!r}))
+result.row({{"engine": "one", "us": 1.0}})
+result.goal("fast", met=True, measured="1 us")
+result.fail("one: out of budget")
+# What a part has started holds its output open.
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+time.sleep(600)
+"""
+
+
+def test_a_part_that_is_stopped_has_not_lost_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load_check()
+    script = tmp_path / "part.py"
+    found = module.findings_file(tmp_path, "engines")
+    script.write_text(SLOW_PART.format(here=str(HERE), file=str(found)))
+    monkeypatch.setattr(module, "__file__", str(script))
+    result = module.start_part("engines", tmp_path, rehearse=False, seconds=20)
+    assert result["status"] == "failed"
+    assert result["reason"] == "not finished in 20 s; one: out of budget"
+    assert result["rows"] == [{"engine": "one", "us": 1.0}]
+    assert [goal["goal"] for goal in result["goals"]] == ["fast"]
+    assert result["seconds"] < 30
+
+
+def test_an_exception_in_a_part_leaves_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load_check()
+
+    def run(built: Any, result: Any) -> None:
+        result.row({"engine": "one"})
+        raise ValueError("the second")
+
+    monkeypatch.setitem(sys.modules, "part_engines", SimpleNamespace(run=run))
+    built = {"device": "cpu", "plugin": "p", "harness": "h", "cache": "c", "nvcc": None}
+    (tmp_path / "built.json").write_text(json.dumps(built))
+    module.run_part("engines", tmp_path, rehearse=True)
+    result = json.loads(module.result_file(tmp_path, "engines").read_text())
+    assert (result["status"], result["reason"]) == ("failed", "ValueError: the second")
+    assert result["rows"] == [{"engine": "one"}]
+
+
+def test_all_parts_together_stay_under_six_minutes() -> None:
+    assert sum(load_check().PARTS.values()) <= 340
 
 
 def test_a_missing_module_makes_its_part_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load_check()
 
-    def part_result(name: str, out: Path, *, rehearse: bool) -> dict[str, Any]:
+    def part_result(name: str, out: Path, *, rehearse: bool, seconds: float | None) -> dict[str, Any]:
         raise ModuleNotFoundError("No module named 'polygraphy'", name="polygraphy")
 
     monkeypatch.setattr(module, "part_result", part_result)
