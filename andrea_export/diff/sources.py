@@ -1,7 +1,7 @@
 """What REFERENCE and CANDIDATE can be, and how each is recognised: by its content, never by its name.
 
 FILE            a checkpoint (torch; fp64 as the reference, fp32 as the candidate), an ONNX file, a recorded trace
-FILE#PRECISION  a checkpoint in torch in fp64, fp32, fp16 or bf16
+FILE#PRECISION  a checkpoint in torch in fp64, fp32, tf32 (emulated), fp16 or bf16
 DIR             a bundle: its ONNX file
 DIR#ARTIFACT    ``onnx``, ``onnx-fp16`` (the graph its fp16 engines are built from), or an engine: ``tensorrt-rtx-fp16``
 """
@@ -26,14 +26,14 @@ from andrea_export.diff.runs import LayerRun
 from andrea_export.diff.trace_file import TraceFile, is_trace
 from andrea_export.dtypes import DTYPES, dtype_from_onnx
 from andrea_export.errors import BackendUnavailable, ExportError, MismatchError, UsageError, first_line
-from andrea_export.precision import PRECISIONS, Precision
+from andrea_export.precision import JUDGED, PRECISIONS, Precision
 from andrea_export.recipe import Profile
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
     from andrea_model.model import Andrea
 
-_TORCH_PRECISIONS = ("fp64", *PRECISIONS)
+_TORCH_PRECISIONS = ("fp64", *JUDGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,8 @@ class EngineSource:
         self.identity = Identity(
             name=f"{facts.target}-{facts.precision}{'-native' if entry.native_twin else ''}",
             kind="engine",
-            precision=facts.precision,
+            # An fp32 engine that may round its operands to TF32 is judged as one that does.
+            precision="tf32" if facts.tf32 and facts.precision == "fp32" else facts.precision,
             config=config,
             weights=str(origin),
             origin=origin_key(origin),
@@ -233,12 +234,7 @@ class EngineSource:
             return SessionRun(session, self._config, cases, cache_dtype=cache_dtype)
 
     def check_runnable(self) -> None:
-        """Raises BackendUnavailable where the engine cannot be run, or not be judged, on this machine."""
-        if self._entry.facts.tf32 and self._entry.facts.precision == "fp32":
-            raise BackendUnavailable(
-                "the engine rounds its fp32 inputs to TF32, and torch on the CPU has no such run to derive budgets of",
-                hint="build it with tf32 = false in the recipe",
-            )
+        """Raises BackendUnavailable where the engine cannot be run on this machine."""
         backend = engine_backend(self._entry.facts.target)
         runnable = backend.can_run()
         if not runnable.available:
@@ -324,7 +320,9 @@ class Sources:
             raise UsageError(f"{path} is empty", hint=_HINT)
         if head[8:9] == b"{" and is_trace(path):
             _no_artifact(path, artifact, "a trace")
-            return TraceSource(TraceFile(path))
+            trace = TraceFile(path)
+            trace.verify()
+            return TraceSource(trace)
         if head[8:9] == b"{":
             return _from_checkpoint(path, artifact or precision)
         if path.suffix == ".safetensors":
@@ -446,7 +444,7 @@ def origin_key(origin: WeightsOrigin) -> str:
 
 def cache_dtype_of(precision: str) -> np.dtype[Any]:
     """The type of a source's past and present keys and values."""
-    return DTYPES["fp64" if precision == "fp64" else PRECISIONS[precision].cache_dtype].numpy  # type: ignore[index]
+    return DTYPES["fp64" if precision == "fp64" else JUDGED[precision].cache_dtype].numpy
 
 
 def _from_checkpoint(path: Path, precision: str) -> TorchSource:
