@@ -10,9 +10,8 @@ where a goal is missed.
 
 Models: the trained fixture (every fault in the first and the last block), the same with outlier channels and the
 untrained andrea-tiny (a quarter of the faults of one block), andrea-120m with outlier channels (a sample: ``large``),
-and the trained one again with faults near what rounding does (``subtle``). Polygraphy's comparison takes several times
-ours, so it is asked about every subtle fault, every sound run of the two smaller sets, and every eighth of the other
-graphs, 120M left out. ``--quick`` takes a few faults and runs, for a look.
+and the trained one again with faults near what rounding does (``subtle``). Every comparator is given every graph.
+``--quick`` takes a few faults and runs, for a look.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from andrea_model.config import AndreaConfig
 
 FIXTURE = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "austen.safetensors"
 GOAL_NAMED = 0.99
-POLYGRAPHY_EVERY = 8
 LEVELS, THREADS = ("none", "basic", "extended", "all"), (1, 2, 4)
 SHAPES = ((1, 2), (1, 17), (2, 33), (4, 64), (8, 24), (1, 300), (3, 128), (1, 1023))
 """Rows and tokens of the sound runs that are not the default cases."""
@@ -60,7 +58,6 @@ class Series:
     name: str
     loaded: LoadedModel
     chosen: Sequence[Planting]
-    polygraphy_every: int = POLYGRAPHY_EVERY
     group: int = 48
     """How many graphs are compared at once, over one run of the reference."""
     sound_every: int = 0
@@ -166,7 +163,7 @@ def _series(*, quick: bool) -> Iterator[Series]:
     quarter = list(plantings(tiny.config, [0]))[1 :: 4 * rare]
     yield Series(part="faults", name="andrea-tiny", loaded=tiny, chosen=quarter, sound_every=25)
     subtle = list(plantings(austen.config, ends, SUBTLE))[::rare]
-    yield Series(part="subtle", name="trained, subtle", loaded=austen, chosen=subtle, polygraphy_every=1)
+    yield Series(part="subtle", name="trained, subtle", loaded=austen, chosen=subtle)
     if quick:
         return
     large = load_model(preset="andrea-120m", checkpoint=None, seed=1)
@@ -178,7 +175,6 @@ def _series(*, quick: bool) -> Iterator[Series]:
         name="andrea-120m, outliers",
         loaded=large,
         chosen=sample,
-        polygraphy_every=0,
         group=4,
         sound_every=156,  # two
     )
@@ -197,7 +193,7 @@ def _faults(series: Series, subject: Subject) -> Iterator[Entry]:
     chosen, size = series.chosen, series.group
     for start in range(0, len(chosen), size):
         group = chosen[start : start + size]
-        for outcome in faults_found(subject, group, cases, ask_polygraphy_every=series.polygraphy_every):
+        for outcome in faults_found(subject, group, cases):
             planting = outcome.planting
             assert planting is not None
             yield {
@@ -216,9 +212,7 @@ def _sound(series: Series, subject: Subject, *, quick: bool) -> Iterator[Entry]:
     combinations = [(label, cases, *setting) for label, cases in _inputs(subject.loaded.config) for setting in settings]
     combinations = combinations[:: series.sound_every * (40 if quick else 1)]
     for index, (label, cases, level, num_threads) in enumerate(combinations):
-        asked = series.sound_every > 1 or index % POLYGRAPHY_EVERY == 0
-        asked = asked and series.polygraphy_every > 0
-        outcome = clean_run(subject, cases, num_threads=num_threads, level=level, polygraphy=asked)
+        outcome = clean_run(subject, cases, num_threads=num_threads, level=level)
         yield {
             "subject": series.name,
             "inputs": label,
