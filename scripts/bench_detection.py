@@ -30,8 +30,9 @@ from typing import Any
 import numpy as np
 import torch
 from detection import COMPARATORS, OURS, Outcome, Subject, clean_run, faults_found, subject_of
+from detection_tables import FAIL, PASS, Entry, markdown_of, summary_of
 from model_traits import with_outlier_channels
-from planted import FAULTS, SUBTLE, Planting, plantings
+from planted import SUBTLE, Planting, plantings
 
 from andrea_export.bundle import machine_facts
 from andrea_export.checkpoint import LoadedModel, load_model
@@ -45,9 +46,7 @@ LEVELS, THREADS = ("none", "basic", "extended", "all"), (1, 2, 4)
 SHAPES = ((1, 2), (1, 17), (2, 33), (4, 64), (8, 24), (1, 300), (3, 128), (1, 1023))
 """Rows and tokens of the sound runs that are not the default cases."""
 NUM_DEFAULT_SEEDS = 18
-PASS, FAIL = "pass", "fail"  # an answer is one of these, or the first layer at fault
 PARTS = ("faults", "subtle", "large", "sound")
-Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,7 @@ def _result(conditions: Mapping[str, Any], faults: list[Entry], sound: list[Entr
     return {
         "conditions": dict(conditions),
         "num_fault_kinds": len({entry["fault"] for entry in faults}),
-        "comparators": {name: _summary(name, faults, sound) for name in COMPARATORS},
+        "comparators": {name: summary_of(name, faults, sound) for name in COMPARATORS},
         "faults": faults,
         "sound_runs": sound,
     }
@@ -130,7 +129,7 @@ def _result(conditions: Mapping[str, Any], faults: list[Entry], sound: list[Entr
 
 def _write(output: Path, result: dict[str, Any]) -> None:
     output.with_suffix(".json").write_text(_as_json(result), encoding="utf-8")
-    output.with_suffix(".md").write_text(_markdown(result), encoding="utf-8")
+    output.with_suffix(".md").write_text(markdown_of(result), encoding="utf-8")
 
 
 def _as_json(result: dict[str, Any]) -> str:
@@ -246,90 +245,12 @@ def _inputs(config: AndreaConfig) -> Iterator[tuple[str, tuple[Case, ...]]]:
         yield f"{num_rows} x {length} tokens", cases_from_tokens(ids.tolist())
 
 
-# --- the tables -------------------------------------------------------------------------------------------------
-
-
-def _summary(comparator: str, faults: Sequence[Entry], sound: Sequence[Entry]) -> Entry:
-    asked = [entry for entry in faults if comparator in entry["answers"]]
-    matter = [entry for entry in asked if entry["matters"]]
-    caught = [entry for entry in matter if entry["answers"][comparator] != PASS]
-    small = [entry for entry in asked if not entry["matters"]]
-    runs = [entry for entry in sound if comparator in entry["answers"]]
-    return {
-        "num_faults": len(asked),
-        "num_that_matter": len(matter),
-        "num_caught": len(caught),
-        "num_named": sum(entry["answers"][comparator] == entry["layer"] for entry in caught),
-        "num_below_budget": len(small),
-        "num_below_budget_caught": sum(entry["answers"][comparator] != PASS for entry in small),
-        "num_sound_runs": len(runs),
-        "num_false_alarms": sum(entry["answers"][comparator] != PASS for entry in runs),
-    }
-
-
 def _goals_met(summary: Entry) -> bool:
     return bool(
         summary["num_caught"] == summary["num_that_matter"]
         and summary["num_named"] >= GOAL_NAMED * summary["num_caught"]
         and summary["num_false_alarms"] == 0
     )
-
-
-def _markdown(result: dict[str, Any]) -> str:
-    conditions = result["conditions"]
-    lines = [
-        "# Detection of planted faults",
-        "",
-        "Made by `scripts/bench_detection.py`; every graph is in the JSON file beside this one. A fault *matters* if",
-        "it moves some logit by more than the logits' budget. *Named* counts the caught faults whose first layer at",
-        "fault is the planted one. Polygraphy was given the same fp64 reference, and asked about every subtle fault,",
-        "every sound run with outlier channels or on andrea-tiny, and every eighth of the other graphs, 120M left out.",
-        "",
-        "| comparator | faults that matter | caught | named the planted layer | smaller faults caught | sound runs "
-        "| false alarms |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, summary in result["comparators"].items():
-        lines.append(
-            f"| {name} | {summary['num_that_matter']} | {_share(summary['num_caught'], summary['num_that_matter'])} "
-            f"| {_share(summary['num_named'], summary['num_caught'])} "
-            f"| {summary['num_below_budget_caught']} of {summary['num_below_budget']} "
-            f"| {summary['num_sound_runs']} | {summary['num_false_alarms']} |"
-        )
-    lines += ["", "## By kind of fault", "", "| fault | graphs | matter | caught | named |"]
-    lines.append("| --- | --- | --- | --- | --- |")
-    for fault in FAULTS:
-        entries = [entry for entry in result["faults"] if entry["fault"] == fault.name]
-        matter = [entry for entry in entries if entry["matters"]]
-        caught = [entry for entry in matter if entry["answers"][OURS] != PASS]
-        named = [entry for entry in caught if entry["answers"][OURS] == entry["layer"]]
-        if entries:
-            lines.append(f"| {fault.name} | {len(entries)} | {len(matter)} | {len(caught)} | {len(named)} |")
-    versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
-    lines += [
-        "",
-        "## By model",
-        "",
-        "| model | faults that matter | caught | named | sound runs | false alarms |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *(_by_subject(result, name) for name in dict.fromkeys(entry["subject"] for entry in result["faults"])),
-        "",
-        f"Conditions: {conditions['num_cores']} cores, {conditions['cpu_seconds']} s of CPU; {versions}.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _by_subject(result: dict[str, Any], name: str) -> str:
-    matter = [entry for entry in result["faults"] if entry["subject"] == name and entry["matters"]]
-    caught = [entry for entry in matter if entry["answers"][OURS] != PASS]
-    named = [entry for entry in caught if entry["answers"][OURS] == entry["layer"]]
-    sound = [entry for entry in result["sound_runs"] if entry["subject"] == name]
-    alarms = sum(entry["answers"][OURS] != PASS for entry in sound)
-    return f"| {name} | {len(matter)} | {len(caught)} | {len(named)} | {len(sound)} | {alarms} |"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part} ({part / whole:.1%})" if whole else "0"
 
 
 if __name__ == "__main__":
