@@ -168,6 +168,7 @@ class _Followed:
         self._reference_shows_layers = reference.shows_layers
         self.run: LayerRun | None = None
         self._cases = cases
+        self._positions = {case.name: case.token_positions for case in cases}
         self._output_names = frozenset(spec.name for spec in graph_outputs(source.identity.config))
         self._rows: list[LayerRow] = []
         self._refusal = ""
@@ -304,7 +305,7 @@ class _Followed:
     def _row(self, layer: str, reference: ByCase, found: ByCase, basis: LayerBasis) -> LayerRow:
         errors = LayerErrors()
         problem = ""
-        for number, (case, layers) in enumerate(found.items()):
+        for case, layers in found.items():
             if layer not in reference[case]:
                 problem = "not measured: the reference has no such layer"
             elif layer not in layers:
@@ -316,7 +317,7 @@ class _Followed:
                 problem = f"has type {layers[layer].dtype}, expected {self._dtype_of(layer)}"
             else:
                 value, dtype = layers[layer], self._dtype_of(layer)
-                errors.add(case, reference[case][layer], value, dtype=dtype, spread=number == 0)
+                errors.add(case, reference[case][layer], value, dtype=dtype, positions=self._positions[case])
                 continue
             break
         if not found:
@@ -335,7 +336,7 @@ class _Followed:
             dtype=errors.dtype,
             worst=errors.worst,
             ulp_histogram=errors.ulp_histogram(),
-            spread=errors.spread,
+            spread=errors.spread(),
         )
 
 
@@ -350,7 +351,7 @@ def _with_local(
         value, truth = layers[layer], expected[case][layer]
         if value.shape != truth.shape or value.dtype != DTYPES[dtype].numpy:
             return row  # the accumulated error's problem says so already
-        errors.add(case, truth, value, dtype=dtype, spread=False)
+        errors.add(case, truth, value, dtype=dtype)
     if not errors.dtype:
         reason = "the layer is missing" if row.problem else "the candidate cannot be fed, layer by layer"
         return replace(row, local=LocalError(verdict="not-measured", reason=reason))

@@ -118,7 +118,7 @@ def _row_view(row: LayerRow, names: Sequence[str]) -> dict[str, Any]:
         view["ulp"] = _ulp_view(row.ulp_histogram)
     if row.spread is not None:
         view["spread"] = {
-            "case": row.spread.case,
+            "cases": row.spread.cases,
             "positionsPerGroup": row.spread.positions_per_group,
             "byPosition": _rounded(row.spread.by_position),
             "channelsPerGroup": row.spread.channels_per_group,

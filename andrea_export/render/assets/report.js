@@ -39,6 +39,7 @@
   const escaped = (value) => echarts.format.encodeHTML(String(value));
   const short = (layer) => layer.replace(/^blocks\.(\d+)\./, "$1 · ").replace(/^present\.(\d+)\./, "$1 · present ");
   const rowsOf = (candidate) => page.rows.filter((row) => row.candidate === candidate);
+  const inGroups = (size) => (size > 1 ? `, the largest of each ${size}` : "");
   const selectedRow = () => page.rows.find((row) => row.candidate === state.candidate && row.name === state.layer);
 
   // --- elements -----------------------------------------------------------------------------------------------
@@ -242,12 +243,12 @@
             const from = x * row.spread.positionsPerGroup;
             const to = from + row.spread.positionsPerGroup - 1;
             const where = to > from ? `positions ${from} to ${to}` : `position ${from}`;
-            return `<b>${escaped(row.name)}</b><br>${where} of ${escaped(row.spread.case)}<br>error ${text(error)}, ${text(share)} of the budget`;
+            return `<b>${escaped(row.name)}</b><br>${where} in ${escaped(row.spread.cases.join(", "))}<br>${to > from ? "largest error" : "error"} ${text(error)}, ${text(share)} of the budget`;
           },
         }),
         xAxis: axis({
           type: "category", data: Array.from({ length: groups }, (_, group) => group * perGroup), split: false,
-          name: "token position", nameLocation: "middle", nameGap: 24,
+          name: `token position${inGroups(perGroup)}`, nameLocation: "middle", nameGap: 24,
         }),
         yAxis: axis({
           type: "category", data: names, inverse: true, split: false,
@@ -299,12 +300,12 @@
     const errors = spread.byChannel.map((share) => (share * number(spread.largestChannel)) / 1000);
     const worst = new Set(spread.worstChannels.map(([channel]) => Math.floor(channel / per)));
     draw("channel-chart", {
-      grid: { left: 58, right: 8, top: 12, bottom: 24 },
+      grid: { left: 58, right: 8, top: 12, bottom: 40 },
       tooltip: tooltip({
         trigger: "axis",
         formatter: ([bar]) => `channel ${bar.dataIndex * per}${per > 1 ? ` to ${bar.dataIndex * per + per - 1}` : ""}: about ${text(errors[bar.dataIndex])}`,
       }),
-      xAxis: axis({ type: "category", data: errors.map((_, group) => group * per), split: false }),
+      xAxis: axis({ type: "category", data: errors.map((_, group) => group * per), split: false, name: `channel${inGroups(per)}`, nameLocation: "middle", nameGap: 24 }),
       yAxis: axis({ type: "value", splitNumber: 3, axisLabel: { formatter: (value) => (value === 0 ? "0" : value.toExponential(0)) } }),
       series: [{
         type: "bar", barCategoryGap: "10%",
