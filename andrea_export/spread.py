@@ -70,7 +70,7 @@ class SpreadSums:
 def _larger(ours: Float64s, theirs: Float64s) -> Float64s:
     """The larger of each pair; where one ends, the other's."""
     long, short = (ours, theirs) if ours.size >= theirs.size else (theirs, ours)
-    larger = long.copy()
+    larger: Float64s = long.copy()
     np.maximum(larger[: short.size], short, out=larger[: short.size])
     return larger
 

@@ -35,7 +35,8 @@ from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import Case, Inputs
 from andrea_export.diff.engine import Judge, diff
 from andrea_export.diff.session_run import run_case
-from andrea_export.diff.sources import OnnxSource, TorchSource
+from andrea_export.diff.sources.onnx_source import OnnxSource
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.errors import RunError
 from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Silent

@@ -96,7 +96,8 @@ def diff(
     Exit 0: within budget. 1: not, and the first layer at fault is named. 2: bad input. 3: it cannot be measured here.
     """
     from andrea_export.diff import engine
-    from andrea_export.diff.sources import Sources, same_model
+    from andrea_export.diff.sources.base import same_model
+    from andrea_export.diff.sources.opening import Sources
     from andrea_export.specs import layer_names
 
     judge = judge_from(policy, baseline)

@@ -34,7 +34,7 @@ def record(
     from andrea_export.checkpoint import sha256_of
     from andrea_export.diff import engine
     from andrea_export.diff import recording as recorder
-    from andrea_export.diff.sources import Sources
+    from andrea_export.diff.sources.opening import Sources
     from andrea_export.diff.trace_file import write_trace
 
     if output.is_dir() or not output.absolute().parent.is_dir():

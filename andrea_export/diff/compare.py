@@ -17,7 +17,7 @@ from andrea_export.diff.basis import BudgetBasis, LayerBasis, MeasuredBasis, Rec
 from andrea_export.diff.cases import Arrays, Case, Inputs
 from andrea_export.diff.runs import ByCase, LayerRun
 from andrea_export.diff.session_run import run_case
-from andrea_export.diff.sources import Source, cache_dtype_of
+from andrea_export.diff.sources.base import Source, cache_dtype_of
 from andrea_export.dtypes import DTYPES
 from andrea_export.errors import AndreaError, BackendUnavailable, MismatchError, RunError, TraceError
 from andrea_export.metrics import LayerErrors

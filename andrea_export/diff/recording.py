@@ -17,7 +17,7 @@ from andrea_export.diff.language_model import (
     run_of_text,
 )
 from andrea_export.diff.predicting import language_basis
-from andrea_export.diff.sources import Source
+from andrea_export.diff.sources.base import Source
 from andrea_export.diff.trace_file import PrecisionBasis, Recording, first_nan
 from andrea_export.errors import RunError, ValidationError
 from andrea_export.precision import JUDGED

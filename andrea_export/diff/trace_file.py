@@ -59,7 +59,7 @@ class Header:
     weights: str
     """Where the weights came from, in words."""
     origin: str
-    """The same as one key (``sources.origin_key``)."""
+    """The same as one key (``sources.base.origin_key``)."""
     provenance: Mapping[str, str]
     cases: tuple[tuple[str, str | None], ...]
     """(name, past_of), in the order they were run."""

@@ -115,7 +115,7 @@ def test_what_cannot_be_measured_is_exit_3(andrea: Andrea, pair: tuple[Path, Pat
     from andrea_export.backends.base import Availability
 
     monkeypatch.setattr(
-        "andrea_export.diff.sources.provider_availability",
+        "andrea_export.diff.sources.onnx_source.provider_availability",
         lambda name: Availability(available=False, reason="not here"),
     )
     result = andrea("diff", *pair, QUICK)

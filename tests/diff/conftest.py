@@ -11,7 +11,8 @@ from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
 from andrea_export.diff.cases import Inputs, seeded_cases
 from andrea_export.diff.engine import Judge, diff
-from andrea_export.diff.sources import OnnxSource, TorchSource, onnx_source
+from andrea_export.diff.sources.onnx_source import OnnxSource, onnx_source
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.diff.text import built_in_tokens
 from andrea_export.progress import Silent
 from andrea_export.report import Report

@@ -15,7 +15,8 @@ from andrea_export.bundle import PLUGIN, EngineEntry
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import cases_within
 from andrea_export.diff.engine import Judge, diff, inputs_for
-from andrea_export.diff.sources import EngineSource, TorchSource
+from andrea_export.diff.sources.engine_source import EngineSource
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.errors import BackendUnavailable, RunError
 from andrea_export.progress import Silent
 from andrea_export.recipe import Profile, ShapeRange
@@ -88,7 +89,9 @@ def play(small: LoadedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     ) -> EngineSource:
         allowed = profile or Profile()
         session = PlayedEngine(TorchSession(small.model, precision=runs_in or entry.facts.precision), allowed, change)
-        monkeypatch.setattr("andrea_export.diff.sources.engine_backend", lambda target: PlayedBackend(session))
+        monkeypatch.setattr(
+            "andrea_export.diff.sources.engine_source.engine_backend", lambda target: PlayedBackend(session)
+        )
         return EngineSource(tmp_path / "engine.plan", entry, small.config, small.origin, profile=allowed)
 
     return make

@@ -12,7 +12,7 @@ from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.basis import MeasuredBasis
 from andrea_export.diff.cases import Inputs
 from andrea_export.diff.engine import Judge, diff
-from andrea_export.diff.sources import TorchSource
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.progress import Silent
 
 STEP = 2.0**-10

@@ -16,7 +16,11 @@ from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import Inputs
 from andrea_export.diff.engine import Judge, diff, inputs_for
 from andrea_export.diff.recording import record
-from andrea_export.diff.sources import OnnxSource, Source, Sources, TorchSource, TraceSource
+from andrea_export.diff.sources.base import Source
+from andrea_export.diff.sources.onnx_source import OnnxSource
+from andrea_export.diff.sources.opening import Sources
+from andrea_export.diff.sources.torch_source import TorchSource
+from andrea_export.diff.sources.trace_source import TraceSource
 from andrea_export.diff.trace_file import HEADER_KEY, TraceFile, _sha256, write_trace
 from andrea_export.errors import MismatchError, RunError, TraceError, UsageError, ValidationError
 from andrea_export.progress import Silent
