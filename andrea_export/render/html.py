@@ -238,6 +238,8 @@ def _as_text(value: Any) -> str:
     """A fact or an input as one line: a mapping as ``key value`` pairs."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_as_text(entry)}" for key, entry in value.items())
+    if isinstance(value, list | tuple) and not value:
+        return "none"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_as_text, value)) + "]"
     if isinstance(value, bool):

@@ -377,7 +377,8 @@
     if (!row) {
       note.append("This candidate has no measured layers.");
     } else {
-      const says = row.problem || (row.atFault ? "at fault: its own error is out of budget" : row.verdict === "fail" ? "out of budget by what it was given" : "within budget");
+      const fails = row.local?.verdict === "pass" ? "out of budget by what it was given" : "out of budget; its own error was not measured";
+      const says = row.problem || (row.atFault ? "at fault: its own error is out of budget" : row.verdict === "fail" ? fails : "within budget");
       note.append(verdictChip(row.verdict), ` ${says} · ${row.candidate}${row.dtype ? ` · ${row.dtype}` : ""}`);
       if (row.local?.reason) note.append(` · local: ${row.local.reason}`);
       const names = new Set([...Object.keys(row.metrics), ...Object.keys(row.local?.metrics ?? {})]);
