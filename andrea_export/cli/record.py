@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from andrea_export.cli.diff import InputsOption, LanguageModelOption, TextOption
-from andrea_export.cli.options import JsonOption
+from andrea_export.cli.options import InputsOption, JsonOption, LanguageModelOption, TextOption
 from andrea_export.cli.output import emit, emit_json, size
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.errors import UsageError

@@ -135,6 +135,15 @@ def test_a_truncated_trace_is_refused(candidate_trace: TraceSource, tmp_path: Pa
         TraceFile(file)
 
 
+def test_a_trace_that_ends_early_is_still_called_one(candidate_trace: TraceSource, tmp_path: Path) -> None:
+    file = tmp_path / "short.safetensors"
+    content = candidate_trace.recorded().path.read_bytes()
+    file.write_bytes(content[: len(content) - 1])
+    with Sources() as sources, pytest.raises(TraceError, match="not a whole safetensors file") as caught:
+        sources.open(str(file), precision="fp64")
+    assert caught.value.hint == "copy or record it again"
+
+
 def test_a_changed_byte_is_noticed(candidate_trace: TraceSource, reference: TorchSource, inputs: Inputs, tmp_path: Path) -> None:  # fmt: skip  # noqa: E501
     content = bytearray(candidate_trace.recorded().path.read_bytes())
     content[-3] ^= 1
