@@ -233,6 +233,7 @@
     const height = Math.max(isPaper() ? 2 : 5, Math.min(16, (isPaper() ? 700 : 900) / rows.length));
     byId("positions-chart").style.height = `${Math.round(rows.length * height + 110)}px`;
     const narrow = byId("positions-chart").clientWidth < 560;
+    const width = (byId("positions-chart").clientWidth - (narrow ? 106 : 142)) / groups; // of a cell
     const drawn = draw(
       "positions-chart",
       {
@@ -255,7 +256,7 @@
           axisLabel: { formatter: short, fontSize: narrow ? 9 : 10, interval: rows.length > 60 ? "auto" : 0, width: narrow ? 90 : 126, overflow: "truncate" },
         }),
         visualMap: {
-          type: "piecewise", dimension: 2, orient: "horizontal", left: "center", bottom: 2, itemGap: 12, itemWidth: 14, itemHeight: 12,
+          type: "piecewise", dimension: 2, orient: "horizontal", left: "center", bottom: 2, itemGap: narrow ? 7 : 12, itemWidth: narrow ? 10 : 14, itemHeight: narrow ? 10 : 12,
           textStyle: { color: css("--soft"), fontSize: narrow ? 10 : 12 }, selectedMode: false,
           pieces: [
             { lte: -2, label: narrow ? "1 %" : "up to 1 %", color: css("--heat-0") },
@@ -266,7 +267,7 @@
             { gt: 1, label: narrow ? "more" : "beyond 10 times", color: css("--heat-5") },
           ],
         },
-        series: [{ type: "heatmap", data: cells, progressive: 0, itemStyle: { borderWidth: height > 8 ? 1 : 0, borderColor: css("--card") }, emphasis: { itemStyle: { borderColor: css("--ink") } } }],
+        series: [{ type: "heatmap", data: cells, progressive: 0, itemStyle: { borderWidth: height > 8 && width > 5 ? 1 : 0, borderColor: css("--card") }, emphasis: { itemStyle: { borderColor: css("--ink") } } }],
       },
       // On a screen, tens of thousands of cells would be as many SVG elements; paper needs what is sharp at any size.
       isPaper() ? "svg" : "canvas",
