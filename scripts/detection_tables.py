@@ -77,7 +77,11 @@ def markdown_of(result: Mapping[str, Any]) -> str:
         "",
         f"| model | sound runs | {' | '.join(COMPARATORS)} |",
         f"| --- | --- |{' --- |' * len(COMPARATORS)}",
-        *(_alarms(name, _entries(result["sound_runs"], "subject", name)) for name in _subjects(result)),
+        *(
+            _alarms(name, runs)
+            for name in _subjects(result)
+            if (runs := _entries(result["sound_runs"], "subject", name))
+        ),
         "",
         f"Conditions: {conditions['num_cores']} cores, {conditions['cpu_seconds']} s of CPU; {_versions(conditions)}.",
     ]
