@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from andrea_export.dtypes import DTYPES
 from andrea_export.report import Metric, Spread, UlpHistogram, WorstElement
+from andrea_export.spread import SpreadSums
 
 Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
@@ -144,15 +145,15 @@ class LayerErrors:
     dtype: str = ""
     """The layer's own type in the candidate, a key of ``dtypes.DTYPES``."""
     worst: WorstElement | None = None
-    spread: Spread | None = None
+    _spread: SpreadSums = field(default_factory=SpreadSums)
     _ulps: list[npt.NDArray[np.unsignedinteger[Any]]] = field(default_factory=list)
 
-    def add(self, case: str, reference: Array, candidate: Array, *, dtype: str, spread: bool) -> None:
-        """Adds one case. ``spread`` says whether this is the case whose positions and channels are shown."""
+    def add(self, case: str, reference: Array, candidate: Array, *, dtype: str, positions: Array | None = None) -> None:
+        """Adds one case. With the ``positions`` ``[B, K]`` of its tokens it is shown where the error sits, too."""
         self.dtype = dtype
         if not candidate.size:
             return
-        errors = np.empty(candidate.size) if spread else None
+        errors = np.empty(candidate.size) if positions is not None else None
         worst, worst_at = -1.0, 0
         for expected, obtained, start in _pieces(reference, candidate):
             error = _distance(expected, obtained)
@@ -169,8 +170,8 @@ class LayerErrors:
             self.worst = WorstElement(
                 case=case, index=index, reference=float(reference[index]), candidate=float(candidate[index])
             )
-        if errors is not None:
-            self.spread = _spread(case, errors.reshape(candidate.shape))
+        if errors is not None and positions is not None:
+            self._spread.add(case, errors.reshape(candidate.shape), positions)
 
     def as_metrics(self) -> dict[str, int | float]:
         """The metrics a report row shows, ULPs included."""
@@ -186,6 +187,10 @@ class LayerErrors:
             ("p999_ulp", float(np.partition(ulps, rank)[rank])),
         ]
         return dict(figures)
+
+    def spread(self) -> Spread | None:
+        """Where the error sits; None where no case came with its positions, or the layer has none."""
+        return self._spread.as_spread()
 
     def ulp_histogram(self) -> UlpHistogram | None:
         """How many values are how far; None where there was none."""
@@ -260,44 +265,6 @@ def _ordered(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
     bits = rounded.view(_BITS[dtype.itemsize])
     sign = bits >> (8 * dtype.itemsize - 1)  # −1 for a negative value, else 0
     return ((bits ^ (sign & np.iinfo(bits.dtype).max)) - sign).astype(np.int64)
-
-
-# A report holds at most this many groups a layer, so that a heat map of 1,000 rows stays small.
-_MAX_POSITIONS, _MAX_CHANNELS, _NUM_WORST_CHANNELS = 128, 64, 5
-
-
-def _spread(case: str, error: Float64s) -> Spread | None:
-    """The error along its positions and channels; ``[B, S, C]`` or, for caches and masks, ``[B, H, S, D]``."""
-    if error.ndim == 3:
-        by_position, by_channel = error.max(axis=(0, 2)), error.max(axis=(0, 1))
-    elif error.ndim == 4:
-        by_position = error.max(axis=(0, 1, 3))
-        by_channel = error.max(axis=(0, 2)).reshape(-1)
-    else:
-        return None
-    worst = np.argsort(by_channel)[::-1][:_NUM_WORST_CHANNELS]
-    positions, channels = _grouping(by_position.size, _MAX_POSITIONS), _grouping(by_channel.size, _MAX_CHANNELS)
-    return Spread(
-        case=case,
-        positions_per_group=positions,
-        by_position=_grouped(by_position, positions),
-        channels_per_group=channels,
-        by_channel=_grouped(by_channel, channels),
-        worst_channels=tuple((int(channel), _short(by_channel[channel])) for channel in worst),
-    )
-
-
-def _grouping(size: int, limit: int) -> int:
-    return math.ceil(size / limit)
-
-
-def _grouped(values: Float64s, size: int) -> tuple[float, ...]:
-    return tuple(_short(values[start : start + size].max()) for start in range(0, values.size, size))
-
-
-def _short(value: Any) -> float:
-    """Three significant digits: these figures are drawn, never judged."""
-    return float(f"{float(value):.2e}")
 
 
 def figures_of(metrics: Collection[str]) -> dict[str, Metric]:

@@ -112,22 +112,23 @@ def _measure(
         return Candidate(name=name, verdict="fail", reason=str(error), precision=precision, facts=refused), ()
     # The graph that fills the cache ends with the last block's keys and values: it has no layer after them to miss.
     wanted = layers if "logits" in gives else [layer for layer in layers if layer in gives]
-    rows = tuple(_row(layer, name, truth, found, torch_errors[layer]) for layer in wanted)
+    positions = {case.name: case.token_positions for case in cases}
+    rows = tuple(_row(layer, name, truth, found, torch_errors[layer], positions) for layer in wanted)
     facts: dict[str, Any] = {**_agreement_facts(cases, truth, found), "fused_away": list(FUSED_AWAY)}
     return Candidate(name=name, verdict="not-measured", precision=precision, facts=facts), rows
 
 
-def _row(layer: str, name: str, truth: ByCase, found: ByCase, torch_error: ErrorSums) -> LayerRow:
+def _row(layer: str, name: str, truth: ByCase, found: ByCase, torch_error: ErrorSums, positions: Arrays) -> LayerRow:
     """One layer over all cases; the verdict is the policy's to give."""
     errors, problem = LayerErrors(), ""
-    for number, (case, values) in enumerate(found.items()):
+    for case, values in found.items():
         expected = truth[case][layer]
         if layer not in values:
             problem = "missing: the candidate has no such layer"
         elif values[layer].shape != expected.shape:
             problem = f"has shape {list(values[layer].shape)}, expected {list(expected.shape)}"
         else:
-            errors.add(case, expected, values[layer], dtype="fp32", spread=number == 0)
+            errors.add(case, expected, values[layer], dtype="fp32", positions=positions[case])
             continue
         return LayerRow(name=layer, candidate=name, verdict="fail", metrics={}, budget={}, problem=problem)
     return LayerRow(
@@ -140,7 +141,7 @@ def _row(layer: str, name: str, truth: ByCase, found: ByCase, torch_error: Error
         dtype="fp32",
         worst=errors.worst,
         ulp_histogram=errors.ulp_histogram(),
-        spread=errors.spread,
+        spread=errors.spread(),
     )
 
 

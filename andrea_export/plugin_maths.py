@@ -79,7 +79,7 @@ class PluginMaths:
         for index, values in enumerate(inputs):
             x = values.astype(DTYPES[storage].numpy)
             expected = gelu_tanh(x.astype(np.float64))
-            plugin_error.add(f"case {index}", expected, self._host.apply(x, storage), dtype=storage, spread=False)
+            plugin_error.add(f"case {index}", expected, self._host.apply(x, storage), dtype=storage)
             torch_error.add(expected, _torch_gelu(x, storage))
         metrics, budget = plugin_error.as_metrics(), budget_of(torch_error, storage)
         failures = failures_of(metrics, budget)

@@ -1,5 +1,8 @@
 """Precisions, one row each, and the table of what is half in them: the rule that ``passes.mixed_precision`` applies.
 
+``PRECISIONS`` are those an engine is built in. ``JUDGED`` adds what an fp32 engine is where it may use TF32: stored as
+fp32, with budgets of its own.
+
 The rule. In fp16 and bf16 the two sublayers of every block, ``attn`` and ``mlp`` with everything below them, compute
 and store in the half type: their weights and biases, their activations, and the KV cache. Everything else is fp32:
 token and position embeddings, the residual stream, every LayerNorm, the final norm, the tied head and the logits. A
@@ -26,7 +29,9 @@ Source for the fused fp16 kernel: https://github.com/tier4/autoware-ml/pull/95 (
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from andrea_export.recipe import PrecisionName
 
@@ -41,7 +46,7 @@ _CACHE = re.compile(r"(past_key_values|present)\.\d+\.(key|value)")
 class Precision:
     """One precision; types are keys of ``dtypes.DTYPES``."""
 
-    name: PrecisionName
+    name: PrecisionName | Literal["tf32"]
     compute_dtype: str
     """What ``HALF_MODULES`` compute and store in, and what the KV cache is stored in."""
     attention_node: bool
@@ -70,3 +75,9 @@ PRECISIONS: dict[PrecisionName, Precision] = {
     "fp16": Precision(name="fp16", compute_dtype="fp16", attention_node=False),
     "bf16": Precision(name="bf16", compute_dtype="bf16", attention_node=True),
 }
+
+JUDGED: Mapping[str, Precision] = {
+    **{row.name: row for row in PRECISIONS.values()},
+    "tf32": Precision(name="tf32", compute_dtype="fp32", attention_node=True),
+}
+"""Every precision that budgets can be derived for. fp64 is no row: it is what errors are measured against."""

@@ -64,13 +64,15 @@ class UlpHistogram:
 class Spread:
     """Where an error sits: the largest absolute error of each group along the token positions and the channels.
 
-    ``by_position[i]`` covers the positions ``i·positions_per_group`` onwards of ``case``; ``by_channel`` likewise.
+    ``by_position[i]`` covers the positions ``i·positions_per_group`` up to the next group's, in every one of ``cases``:
+    a token's position is that in its own row, padding not counted, so that a decode's lie after its prefill's.
+    ``by_channel`` likewise (a mask's channels are its keys). At most 128 groups of positions and 64 of channels;
     ``worst_channels`` names single channels, worst first. Empty where the layer has no such axis.
     """
 
     __pydantic_config__ = _STRICT
 
-    case: str
+    cases: tuple[str, ...]
     positions_per_group: int = 1
     by_position: tuple[float, ...] = ()
     channels_per_group: int = 1

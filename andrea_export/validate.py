@@ -15,7 +15,11 @@ from andrea_export.diff.cases import Inputs, cases_within, seeded_cases
 from andrea_export.diff.compare import Compared, compare, not_measured
 from andrea_export.diff.engine import Judge, judged, report_of
 from andrea_export.diff.policy import Policy, policy_as_mapping
-from andrea_export.diff.sources import EngineSource, OnnxSource, Source, Sources, TorchSource
+from andrea_export.diff.sources.base import Source
+from andrea_export.diff.sources.engine_source import EngineSource
+from andrea_export.diff.sources.onnx_source import OnnxSource
+from andrea_export.diff.sources.opening import Sources
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.errors import BackendUnavailable, BundleError, ExportError
 from andrea_export.judge import formula
 from andrea_export.ort_cpu_validation import measure_ort_cpu

@@ -10,9 +10,8 @@ where a goal is missed.
 
 Models: the trained fixture (every fault in the first and the last block), the same with outlier channels and the
 untrained andrea-tiny (a quarter of the faults of one block), andrea-120m with outlier channels (a sample: ``large``),
-and the trained one again with faults near what rounding does (``subtle``). Polygraphy's comparison takes several times
-ours, so it is asked about every subtle fault, every sound run of the two smaller sets, and every eighth of the other
-graphs, 120M left out. ``--quick`` takes a few faults and runs, for a look.
+and the trained one again with faults near what rounding does (``subtle``). Every comparator is given every graph.
+``--quick`` takes a few faults and runs, for a look.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ from typing import Any
 import numpy as np
 import torch
 from detection import COMPARATORS, OURS, Outcome, Subject, clean_run, faults_found, subject_of
+from detection_tables import FAIL, PASS, Entry, markdown_of, summary_of
 from model_traits import with_outlier_channels
-from planted import FAULTS, SUBTLE, Planting, plantings
+from planted import SUBTLE, Planting, plantings
 
 from andrea_export.bundle import machine_facts
 from andrea_export.checkpoint import LoadedModel, load_model
@@ -42,14 +42,11 @@ from andrea_model.config import AndreaConfig
 
 FIXTURE = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "austen.safetensors"
 GOAL_NAMED = 0.99
-POLYGRAPHY_EVERY = 8
 LEVELS, THREADS = ("none", "basic", "extended", "all"), (1, 2, 4)
 SHAPES = ((1, 2), (1, 17), (2, 33), (4, 64), (8, 24), (1, 300), (3, 128), (1, 1023))
 """Rows and tokens of the sound runs that are not the default cases."""
 NUM_DEFAULT_SEEDS = 18
-PASS, FAIL = "pass", "fail"  # an answer is one of these, or the first layer at fault
 PARTS = ("faults", "subtle", "large", "sound")
-Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,6 @@ class Series:
     name: str
     loaded: LoadedModel
     chosen: Sequence[Planting]
-    polygraphy_every: int = POLYGRAPHY_EVERY
     group: int = 48
     """How many graphs are compared at once, over one run of the reference."""
     sound_every: int = 0
@@ -125,7 +121,7 @@ def _result(conditions: Mapping[str, Any], faults: list[Entry], sound: list[Entr
     return {
         "conditions": dict(conditions),
         "num_fault_kinds": len({entry["fault"] for entry in faults}),
-        "comparators": {name: _summary(name, faults, sound) for name in COMPARATORS},
+        "comparators": {name: summary_of(name, faults, sound) for name in COMPARATORS},
         "faults": faults,
         "sound_runs": sound,
     }
@@ -133,7 +129,7 @@ def _result(conditions: Mapping[str, Any], faults: list[Entry], sound: list[Entr
 
 def _write(output: Path, result: dict[str, Any]) -> None:
     output.with_suffix(".json").write_text(_as_json(result), encoding="utf-8")
-    output.with_suffix(".md").write_text(_markdown(result), encoding="utf-8")
+    output.with_suffix(".md").write_text(markdown_of(result), encoding="utf-8")
 
 
 def _as_json(result: dict[str, Any]) -> str:
@@ -166,7 +162,7 @@ def _series(*, quick: bool) -> Iterator[Series]:
     quarter = list(plantings(tiny.config, [0]))[1 :: 4 * rare]
     yield Series(part="faults", name="andrea-tiny", loaded=tiny, chosen=quarter, sound_every=25)
     subtle = list(plantings(austen.config, ends, SUBTLE))[::rare]
-    yield Series(part="subtle", name="trained, subtle", loaded=austen, chosen=subtle, polygraphy_every=1)
+    yield Series(part="subtle", name="trained, subtle", loaded=austen, chosen=subtle)
     if quick:
         return
     large = load_model(preset="andrea-120m", checkpoint=None, seed=1)
@@ -178,7 +174,6 @@ def _series(*, quick: bool) -> Iterator[Series]:
         name="andrea-120m, outliers",
         loaded=large,
         chosen=sample,
-        polygraphy_every=0,
         group=4,
         sound_every=156,  # two
     )
@@ -197,7 +192,7 @@ def _faults(series: Series, subject: Subject) -> Iterator[Entry]:
     chosen, size = series.chosen, series.group
     for start in range(0, len(chosen), size):
         group = chosen[start : start + size]
-        for outcome in faults_found(subject, group, cases, ask_polygraphy_every=series.polygraphy_every):
+        for outcome in faults_found(subject, group, cases):
             planting = outcome.planting
             assert planting is not None
             yield {
@@ -216,9 +211,7 @@ def _sound(series: Series, subject: Subject, *, quick: bool) -> Iterator[Entry]:
     combinations = [(label, cases, *setting) for label, cases in _inputs(subject.loaded.config) for setting in settings]
     combinations = combinations[:: series.sound_every * (40 if quick else 1)]
     for index, (label, cases, level, num_threads) in enumerate(combinations):
-        asked = series.sound_every > 1 or index % POLYGRAPHY_EVERY == 0
-        asked = asked and series.polygraphy_every > 0
-        outcome = clean_run(subject, cases, num_threads=num_threads, level=level, polygraphy=asked)
+        outcome = clean_run(subject, cases, num_threads=num_threads, level=level)
         yield {
             "subject": series.name,
             "inputs": label,
@@ -252,90 +245,12 @@ def _inputs(config: AndreaConfig) -> Iterator[tuple[str, tuple[Case, ...]]]:
         yield f"{num_rows} x {length} tokens", cases_from_tokens(ids.tolist())
 
 
-# --- the tables -------------------------------------------------------------------------------------------------
-
-
-def _summary(comparator: str, faults: Sequence[Entry], sound: Sequence[Entry]) -> Entry:
-    asked = [entry for entry in faults if comparator in entry["answers"]]
-    matter = [entry for entry in asked if entry["matters"]]
-    caught = [entry for entry in matter if entry["answers"][comparator] != PASS]
-    small = [entry for entry in asked if not entry["matters"]]
-    runs = [entry for entry in sound if comparator in entry["answers"]]
-    return {
-        "num_faults": len(asked),
-        "num_that_matter": len(matter),
-        "num_caught": len(caught),
-        "num_named": sum(entry["answers"][comparator] == entry["layer"] for entry in caught),
-        "num_below_budget": len(small),
-        "num_below_budget_caught": sum(entry["answers"][comparator] != PASS for entry in small),
-        "num_sound_runs": len(runs),
-        "num_false_alarms": sum(entry["answers"][comparator] != PASS for entry in runs),
-    }
-
-
 def _goals_met(summary: Entry) -> bool:
     return bool(
         summary["num_caught"] == summary["num_that_matter"]
         and summary["num_named"] >= GOAL_NAMED * summary["num_caught"]
         and summary["num_false_alarms"] == 0
     )
-
-
-def _markdown(result: dict[str, Any]) -> str:
-    conditions = result["conditions"]
-    lines = [
-        "# Detection of planted faults",
-        "",
-        "Made by `scripts/bench_detection.py`; every graph is in the JSON file beside this one. A fault *matters* if",
-        "it moves some logit by more than the logits' budget. *Named* counts the caught faults whose first layer at",
-        "fault is the planted one. Polygraphy was given the same fp64 reference, and asked about every subtle fault,",
-        "every sound run with outlier channels or on andrea-tiny, and every eighth of the other graphs, 120M left out.",
-        "",
-        "| comparator | faults that matter | caught | named the planted layer | smaller faults caught | sound runs "
-        "| false alarms |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, summary in result["comparators"].items():
-        lines.append(
-            f"| {name} | {summary['num_that_matter']} | {_share(summary['num_caught'], summary['num_that_matter'])} "
-            f"| {_share(summary['num_named'], summary['num_caught'])} "
-            f"| {summary['num_below_budget_caught']} of {summary['num_below_budget']} "
-            f"| {summary['num_sound_runs']} | {summary['num_false_alarms']} |"
-        )
-    lines += ["", "## By kind of fault", "", "| fault | graphs | matter | caught | named |"]
-    lines.append("| --- | --- | --- | --- | --- |")
-    for fault in FAULTS:
-        entries = [entry for entry in result["faults"] if entry["fault"] == fault.name]
-        matter = [entry for entry in entries if entry["matters"]]
-        caught = [entry for entry in matter if entry["answers"][OURS] != PASS]
-        named = [entry for entry in caught if entry["answers"][OURS] == entry["layer"]]
-        if entries:
-            lines.append(f"| {fault.name} | {len(entries)} | {len(matter)} | {len(caught)} | {len(named)} |")
-    versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
-    lines += [
-        "",
-        "## By model",
-        "",
-        "| model | faults that matter | caught | named | sound runs | false alarms |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *(_by_subject(result, name) for name in dict.fromkeys(entry["subject"] for entry in result["faults"])),
-        "",
-        f"Conditions: {conditions['num_cores']} cores, {conditions['cpu_seconds']} s of CPU; {versions}.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _by_subject(result: dict[str, Any], name: str) -> str:
-    matter = [entry for entry in result["faults"] if entry["subject"] == name and entry["matters"]]
-    caught = [entry for entry in matter if entry["answers"][OURS] != PASS]
-    named = [entry for entry in caught if entry["answers"][OURS] == entry["layer"]]
-    sound = [entry for entry in result["sound_runs"] if entry["subject"] == name]
-    alarms = sum(entry["answers"][OURS] != PASS for entry in sound)
-    return f"| {name} | {len(matter)} | {len(caught)} | {len(named)} | {len(sound)} | {alarms} |"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part} ({part / whole:.1%})" if whole else "0"
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ tables. The comparators:
 
     andrea-export            ``andrea-export diff`` of torch in fp64 and the ONNX file, default policy
     polygraphy outputs       Polygraphy's Comparator on the graph's outputs, its default tolerances
-    polygraphy layers        the same on every layer (as ``--onnx-outputs mark all``, on the same layers as ours)
+    polygraphy layers        the same on every layer: those of ``--onnx-outputs mark all`` that the reference has too
     polygraphy our budgets   the same with our derived max_abs budget of each layer as its absolute tolerance
 
-All four are given the same runs against the same fp64 reference. Polygraphy's "first layer" is the first in model order
+All four are given the same files and the same fp64 reference. Polygraphy's "first layer" is the first in model order
 whose comparison failed.
 """
 
@@ -24,9 +24,9 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from planted import Planting
+from polygraphy_comparison import Answer, Arrays, polygraphy_answer
 
 from andrea_export.backends.onnxruntime import OnnxSession
 from andrea_export.backends.torch_reference import TorchSession
@@ -35,7 +35,8 @@ from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import Case, Inputs
 from andrea_export.diff.engine import Judge, diff
 from andrea_export.diff.session_run import run_case
-from andrea_export.diff.sources import OnnxSource, TorchSource
+from andrea_export.diff.sources.onnx_source import OnnxSource
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.errors import RunError
 from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Silent
@@ -49,16 +50,6 @@ POLYGRAPHY_OUTPUTS, POLYGRAPHY_LAYERS, POLYGRAPHY_BUDGETS = (
     "polygraphy our budgets",
 )
 COMPARATORS = (OURS, POLYGRAPHY_OUTPUTS, POLYGRAPHY_LAYERS, POLYGRAPHY_BUDGETS)
-_DEFAULT_TOLERANCE = 1e-5  # polygraphy run's --atol and --rtol
-Arrays = Mapping[str, npt.NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What one comparator said of one graph: whether it failed it, and at which layer first."""
-
-    failed: bool
-    layer: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +95,9 @@ def subject_of(loaded: LoadedModel) -> Iterator[Subject]:
 
 
 def faults_found(
-    subject: Subject, plantings: Sequence[Planting], cases: Sequence[Case], *, ask_polygraphy_every: int
+    subject: Subject, plantings: Sequence[Planting], cases: Sequence[Case], *, polygraphy: bool = True
 ) -> Iterator[Outcome]:
-    """Every planting through every comparator; one comparison of ours for all, so that the reference runs once.
-
-    Polygraphy is asked about one in ``ask_polygraphy_every``, with 0 about none.
-    """
+    """Every planting through every comparator; one comparison of ours for all, so that the reference runs once."""
     paths = []
     for index, planting in enumerate(plantings):
         model = onnx.load(subject.clean)
@@ -121,13 +109,14 @@ def faults_found(
     report = diff(subject.reference(), sources, Inputs(cases=tuple(cases)), Judge(), progress=Silent())
     truth = _truth(subject, cases)
     for index, (planting, path) in enumerate(zip(plantings, paths, strict=True)):
-        asked = ask_polygraphy_every > 0 and index % ask_polygraphy_every == 0
-        yield _outcome(subject, report, str(index), planting, path, cases, truth, polygraphy=asked)
+        yield _outcome(subject, report, str(index), planting, path, cases, truth, polygraphy=polygraphy)
         path.unlink()
         path.with_name(f"{path.name}.data").unlink(missing_ok=True)
 
 
-def clean_run(subject: Subject, cases: Sequence[Case], *, num_threads: int, level: str, polygraphy: bool) -> Outcome:
+def clean_run(
+    subject: Subject, cases: Sequence[Case], *, num_threads: int, level: str, polygraphy: bool = True
+) -> Outcome:
     """The untouched graph under one setting of onnxruntime."""
     with _session_options(num_threads, level):
         source = subject.source(subject.clean, "clean")
@@ -156,9 +145,9 @@ def _outcome(
     if polygraphy:
         tapped = _run(subject, path, cases, layers)
         outputs = [spec.name for spec in graph_outputs(subject.loaded.config)]
-        answers[POLYGRAPHY_OUTPUTS] = _polygraphy(truth, shipped, outputs, None)
-        answers[POLYGRAPHY_LAYERS] = _polygraphy(truth, tapped, layers, None)
-        answers[POLYGRAPHY_BUDGETS] = _polygraphy(truth, tapped, layers, budgets)
+        answers[POLYGRAPHY_OUTPUTS] = polygraphy_answer(truth, shipped, outputs)
+        answers[POLYGRAPHY_LAYERS] = polygraphy_answer(truth, tapped, layers)
+        answers[POLYGRAPHY_BUDGETS] = polygraphy_answer(truth, tapped, layers, budgets)
     return Outcome(planting=planting, logits_moved=moved, logits_budget=budgets.get("logits", 0.0), answers=answers)
 
 
@@ -192,44 +181,6 @@ def _largest(truth: Mapping[str, Arrays], found: Mapping[str, Arrays], name: str
         difference = float(np.abs(found[case][name].astype(np.float64) - layers[name]).max())
         largest = max(largest, math.inf if math.isnan(difference) else difference)
     return largest
-
-
-def _polygraphy(
-    truth: Mapping[str, Arrays],
-    found: Mapping[str, Arrays],
-    names: Sequence[str],
-    budgets: Mapping[str, float] | None,
-) -> Answer:
-    """Polygraphy's own verdict on these outputs; with budgets, each is the absolute tolerance of its layer."""
-    from polygraphy.comparator import Comparator, IterationResult, RunResults, SimpleCompareFunc
-    from polygraphy.logger import G_LOGGER
-
-    present = [name for name in names if all(name in layers for layers in found.values())]
-    if set(found) != set(truth) or len(present) < len(names):
-        return Answer(failed=True, layer=next((name for name in names if name not in present), None))
-    results = RunResults()
-    for runner, run in (("reference", truth), ("candidate", found)):
-        iterations = []
-        for case in truth:
-            values = {name: np.asarray(run[case][name]) for name in names}
-            singles = {name: _single(value) for name, value in values.items()}
-            iterations.append(IterationResult(outputs=singles, runtime=0.0, runner_name=runner))
-        results.append((runner, iterations))
-    if budgets is None:
-        compare = SimpleCompareFunc(atol=_DEFAULT_TOLERANCE, rtol=_DEFAULT_TOLERANCE, fail_fast=False)
-    else:
-        compare = SimpleCompareFunc(atol={**budgets, "": 0.0}, rtol=0.0, fail_fast=False)
-    # Its relative errors divide by zeros of the reference, which numpy would warn of.
-    with G_LOGGER.verbosity(G_LOGGER.CRITICAL), np.errstate(divide="ignore", invalid="ignore"):
-        accuracy = Comparator.compare_accuracy(results, fail_fast=False, compare_func=compare)
-    ((_, iterations_passed),) = accuracy[0].items()
-    failed = {name for passed in iterations_passed for name, result in passed.items() if not bool(result)}
-    return Answer(failed=bool(failed), layer=next((name for name in names if name in failed), None))
-
-
-def _single(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As onnxruntime gives it: floating values in fp32."""
-    return value if value.dtype == np.bool_ else value.astype(np.float32)
 
 
 @contextmanager

@@ -21,7 +21,9 @@ from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import load_model
 from andrea_export.diff.cases import Inputs, seeded_cases
 from andrea_export.diff.compare import compare
-from andrea_export.diff.sources import Sources, TorchSource, onnx_source
+from andrea_export.diff.sources.onnx_source import onnx_source
+from andrea_export.diff.sources.opening import Sources
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.judge import K
 from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Silent

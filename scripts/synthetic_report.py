@@ -110,7 +110,7 @@ def _rows(candidate: str, layers: tuple[str, ...], size: float, faulty: str | No
             ),
             ulp_histogram=UlpHistogram(edges=EDGES, counts=_ulp_counts(index)),
             spread=Spread(
-                case="prefill",
+                cases=("prefill", "decode"),
                 by_position=_curve(scale / 4, NUM_POSITIONS, 37 + index),
                 by_channel=_curve(scale / 5, NUM_CHANNELS, 29 + index),
                 worst_channels=((3, scale), (17, scale / 2)),

@@ -1,8 +1,8 @@
 """The reference: the torch model behind the same Session protocol as everything it is compared with.
 
 A run returns the graph outputs and, on request, every layer, under the names of ``specs.layer_names``. The precision
-rows are those of the engines: fp64 is the truth that errors are measured against, fp32, fp16 and bf16 show the error
-that torch itself makes, from which budgets are derived.
+rows are those of ``precision.JUDGED``: fp64 is the truth that errors are measured against; fp32, TF32, fp16 and bf16
+show the error that torch itself makes, from which budgets are derived.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from andrea_export.backends.base import Feeds
+from andrea_export.backends.torch_tf32 import in_tf32
 from andrea_export.errors import RunError, first_line
 from andrea_export.precision import HALF_MODULES
 from andrea_export.specs import present_names
@@ -26,15 +27,15 @@ from andrea_model.model import Andrea, Block
 
 ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
 
-_WHOLE = {"fp64": torch.float64, "fp32": torch.float32}
+_WHOLE = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32}
 _MIXED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class TorchSession:
     """Runs the reference model in one precision; ``layers`` are returned beside the graph outputs.
 
-    fp64 and fp32 convert the whole model. fp16 and bf16 follow the engines' mixed-precision rule
-    (``precision.HALF_MODULES`` in the half type, all else fp32).
+    fp64 and fp32 convert the whole model; tf32 is fp32 with rounded operands (``torch_tf32``). fp16 and bf16 follow
+    the engines' mixed-precision rule (``precision.HALF_MODULES`` in the half type, all else fp32).
     """
 
     def __init__(self, model: Andrea, *, precision: str = "fp32", layers: Sequence[str] = ()) -> None:
@@ -113,6 +114,8 @@ def converted(module: ModuleT, precision: str) -> ModuleT:
     """
     if precision == "fp32":
         return module
+    if precision == "tf32":
+        return in_tf32(module)
     copied = copy.deepcopy(module)
     if precision in _WHOLE:
         return copied.to(_WHOLE[precision])

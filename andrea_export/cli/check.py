@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from andrea_export.cli.diff import BaselineOption, PolicyOption, exit_code, judge_from, show
-from andrea_export.cli.options import JsonOption
+from andrea_export.cli.diff import exit_code, judge_from, show
+from andrea_export.cli.options import BaselineOption, JsonOption, PolicyOption
 
 
 def register(app: typer.Typer) -> None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.options import JsonOption
+from andrea_export.cli.options import (
+    BaselineOption,
+    InputsOption,
+    JsonOption,
+    LanguageModelOption,
+    PolicyOption,
+    TextOption,
+)
 from andrea_export.cli.output import coloured, emit_json_text, emit_lines, note
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.cli.report import write_whole
@@ -18,50 +25,6 @@ if TYPE_CHECKING:
     from andrea_export.report import Report
 
 EXIT_FAILED, EXIT_UNMEASURED = 1, 3
-
-PolicyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--policy",
-        help="What is allowed, as TOML (docs/policy.md). [default: budgets derived from torch's own error]",
-        metavar="FILE",
-        show_default=False,
-    ),
-]
-BaselineOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--baseline",
-        help="An earlier report.json: no metric may worsen by more than the policy's ratchet allows.",
-        metavar="FILE",
-        show_default=False,
-    ),
-]
-InputsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--inputs",
-        help="Token ids, one row a line, apart by commas or spaces. [default: three seeded rows]",
-        metavar="FILE",
-        show_default=False,
-    ),
-]
-TextOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--text",
-        help="What the language model is judged on: a .txt file (its bytes are the tokens) or token ids. "
-        "[default: a built-in text]",
-        metavar="FILE",
-        show_default=False,
-    ),
-]
-LanguageModelOption = Annotated[
-    bool,
-    typer.Option(
-        "--language-model/--no-language-model", help="Judge predictions too: top-1, KL, perplexity, greedy prefix."
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -96,7 +59,8 @@ def diff(
     Exit 0: within budget. 1: not, and the first layer at fault is named. 2: bad input. 3: it cannot be measured here.
     """
     from andrea_export.diff import engine
-    from andrea_export.diff.sources import Sources, same_model
+    from andrea_export.diff.sources.base import same_model
+    from andrea_export.diff.sources.opening import Sources
     from andrea_export.specs import layer_names
 
     judge = judge_from(policy, baseline)

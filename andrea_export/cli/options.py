@@ -128,6 +128,49 @@ ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", help="[default: the physical cores this process may use]", metavar="N"),
 ]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        help="What is allowed, as TOML (docs/policy.md). [default: budgets derived from torch's own error]",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+BaselineOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        help="An earlier report.json: no metric may worsen by more than the policy's ratchet allows.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+InputsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        help="Token ids, one row a line, apart by commas or spaces. [default: three seeded rows]",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+TextOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--text",
+        help="What the language model is judged on: a .txt file (its bytes are the tokens) or token ids. "
+        "[default: a built-in text]",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+LanguageModelOption = Annotated[
+    bool,
+    typer.Option(
+        "--language-model/--no-language-model", help="Judge predictions too: top-1, KL, perplexity, greedy prefix."
+    ),
+]
 
 
 def cache_dir_from(option: Path | None) -> Path:

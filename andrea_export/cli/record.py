@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from andrea_export.cli.diff import InputsOption, LanguageModelOption, TextOption
-from andrea_export.cli.options import JsonOption
+from andrea_export.cli.options import InputsOption, JsonOption, LanguageModelOption, TextOption
 from andrea_export.cli.output import emit, emit_json, size
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.errors import UsageError
@@ -34,7 +33,7 @@ def record(
     from andrea_export.checkpoint import sha256_of
     from andrea_export.diff import engine
     from andrea_export.diff import recording as recorder
-    from andrea_export.diff.sources import Sources
+    from andrea_export.diff.sources.opening import Sources
     from andrea_export.diff.trace_file import write_trace
 
     if output.is_dir() or not output.absolute().parent.is_dir():

@@ -39,6 +39,12 @@ class Case:
     past_of: str | None = None
 
     @property
+    def token_positions(self) -> npt.NDArray[np.int64]:
+        """The position of every token in the cache and of every new one ``[B, P + S]``; −1 for padding."""
+        positions = self.attention_mask.cumsum(axis=1) - 1
+        return np.where(self.attention_mask != 0, positions, -1)
+
+    @property
     def feeds(self) -> Arrays:
         """The inputs without the cache."""
         return {

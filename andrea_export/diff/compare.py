@@ -17,11 +17,11 @@ from andrea_export.diff.basis import BudgetBasis, LayerBasis, MeasuredBasis, Rec
 from andrea_export.diff.cases import Arrays, Case, Inputs
 from andrea_export.diff.runs import ByCase, LayerRun
 from andrea_export.diff.session_run import run_case
-from andrea_export.diff.sources import Source, cache_dtype_of
+from andrea_export.diff.sources.base import Source, cache_dtype_of
 from andrea_export.dtypes import DTYPES
 from andrea_export.errors import AndreaError, BackendUnavailable, MismatchError, RunError, TraceError
 from andrea_export.metrics import LayerErrors
-from andrea_export.precision import PRECISIONS
+from andrea_export.precision import JUDGED
 from andrea_export.progress import Progress
 from andrea_export.report import Candidate, LayerRow, LocalError, Verdict
 from andrea_export.specs import Segment, graph_outputs, present_names, segments
@@ -168,6 +168,7 @@ class _Followed:
         self._reference_shows_layers = reference.shows_layers
         self.run: LayerRun | None = None
         self._cases = cases
+        self._positions = {case.name: case.token_positions for case in cases}
         self._output_names = frozenset(spec.name for spec in graph_outputs(source.identity.config))
         self._rows: list[LayerRow] = []
         self._refusal = ""
@@ -299,12 +300,12 @@ class _Followed:
         if layer == "mask":
             return "bool"
         precision = self.source.identity.precision
-        return "fp64" if precision == "fp64" else PRECISIONS[precision].module_dtype(layer)  # type: ignore[index]
+        return "fp64" if precision == "fp64" else JUDGED[precision].module_dtype(layer)
 
     def _row(self, layer: str, reference: ByCase, found: ByCase, basis: LayerBasis) -> LayerRow:
         errors = LayerErrors()
         problem = ""
-        for number, (case, layers) in enumerate(found.items()):
+        for case, layers in found.items():
             if layer not in reference[case]:
                 problem = "not measured: the reference has no such layer"
             elif layer not in layers:
@@ -316,7 +317,7 @@ class _Followed:
                 problem = f"has type {layers[layer].dtype}, expected {self._dtype_of(layer)}"
             else:
                 value, dtype = layers[layer], self._dtype_of(layer)
-                errors.add(case, reference[case][layer], value, dtype=dtype, spread=number == 0)
+                errors.add(case, reference[case][layer], value, dtype=dtype, positions=self._positions[case])
                 continue
             break
         if not found:
@@ -335,7 +336,7 @@ class _Followed:
             dtype=errors.dtype,
             worst=errors.worst,
             ulp_histogram=errors.ulp_histogram(),
-            spread=errors.spread,
+            spread=errors.spread(),
         )
 
 
@@ -350,7 +351,7 @@ def _with_local(
         value, truth = layers[layer], expected[case][layer]
         if value.shape != truth.shape or value.dtype != DTYPES[dtype].numpy:
             return row  # the accumulated error's problem says so already
-        errors.add(case, truth, value, dtype=dtype, spread=False)
+        errors.add(case, truth, value, dtype=dtype)
     if not errors.dtype:
         reason = "the layer is missing" if row.problem else "the candidate cannot be fed, layer by layer"
         return replace(row, local=LocalError(verdict="not-measured", reason=reason))
@@ -384,14 +385,14 @@ def _truth_run(reference: Source, run: LayerRun, basis: BudgetBasis) -> LayerRun
 
 
 def _check_reference(reference: Source, segment: Segment, layers: ByCase) -> None:
-    """Raises TraceError where a recorded reference holds NaN or Inf: nothing can be measured against it."""
+    """Raises TraceError where a recorded reference holds Inf: nothing can be measured against it."""
     if reference.recorded() is None:
         return
     for case, found in layers.items():
         for name, value in found.items():
-            if value.dtype != np.bool_ and not np.isfinite(value.astype(np.float32, copy=False)).all():
+            if value.dtype != np.bool_ and np.isinf(value).any():
                 raise TraceError(
-                    f"the reference trace has NaN or Inf in {name} ({case}): nothing can be measured against it",
+                    f"the reference trace has Inf in {name} ({case}): nothing can be measured against it",
                     hint="record a run that is sound",
                 )
 

@@ -15,7 +15,7 @@ from andrea_export.diff.judging import judged_candidate, judged_language, judged
 from andrea_export.diff.policy import Policy, policy_as_mapping
 from andrea_export.diff.predicting import language_rows
 from andrea_export.diff.ratchet import ratchet_rows
-from andrea_export.diff.sources import Source, same_model
+from andrea_export.diff.sources.base import Source, same_model
 from andrea_export.diff.text import built_in_tokens
 from andrea_export.errors import MismatchError, PolicyError, UsageError
 from andrea_export.judge import formula

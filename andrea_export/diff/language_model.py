@@ -20,7 +20,7 @@ from andrea_export.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.errors import RunError
 from andrea_export.generation import greedy
 from andrea_export.metrics import ErrorSums
-from andrea_export.precision import PRECISIONS
+from andrea_export.precision import JUDGED
 from andrea_export.report import Number
 from andrea_model.config import AndreaConfig
 
@@ -235,7 +235,7 @@ def _empty_cache(config: AndreaConfig, batch: int, precision: str) -> Arrays:
 
 
 def _cache_dtype(precision: str) -> np.dtype[Any]:
-    name = "fp64" if precision == "fp64" else PRECISIONS[precision].cache_dtype  # type: ignore[index]
+    name = "fp64" if precision == "fp64" else JUDGED[precision].cache_dtype
     return DTYPES[name].numpy
 
 

@@ -14,7 +14,7 @@ from andrea_export.diff.language_model import (
     reference_predictions,
     run_of_text,
 )
-from andrea_export.diff.sources import Source
+from andrea_export.diff.sources.base import Source
 from andrea_export.errors import BackendUnavailable, MismatchError, RunError
 from andrea_export.progress import Progress
 from andrea_export.report import LanguageModelRow

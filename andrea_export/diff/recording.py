@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from andrea_export.backends.base import Session
 from andrea_export.diff.basis import MeasuredBasis
 from andrea_export.diff.cases import Arrays, Inputs
@@ -15,10 +17,10 @@ from andrea_export.diff.language_model import (
     run_of_text,
 )
 from andrea_export.diff.predicting import language_basis
-from andrea_export.diff.sources import Source
-from andrea_export.diff.trace_file import PrecisionBasis, Recording
-from andrea_export.errors import RunError
-from andrea_export.precision import PRECISIONS
+from andrea_export.diff.sources.base import Source
+from andrea_export.diff.trace_file import PrecisionBasis, Recording, first_nan
+from andrea_export.errors import RunError, ValidationError
+from andrea_export.precision import JUDGED
 from andrea_export.progress import Progress
 from andrea_export.specs import segments
 from andrea_model.model import Andrea
@@ -27,26 +29,30 @@ STEP = "record"
 
 
 def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
-    """The trace of one source. Raises: BackendUnavailable, RunError where it cannot be run."""
+    """The trace of one source.
+
+    Raises: BackendUnavailable, RunError where it cannot be run; ValidationError naming the first layer with NaN.
+    """
     identity = source.identity
     progress.start(STEP)
     run = source.layers(inputs.cases)
     model = source.weights()
     basis = None
     if model is not None:
-        basis = MeasuredBasis(model, inputs.cases, PRECISIONS, reference_precision=identity.precision)
+        basis = MeasuredBasis(model, inputs.cases, JUDGED, reference_precision=identity.precision)
     layers: dict[str, Arrays] = {case.name: {} for case in inputs.cases}
-    accumulated: dict[str, dict[str, dict[str, float]]] = {name: {} for name in PRECISIONS}
-    local: dict[str, dict[str, dict[str, float]]] = {name: {} for name in PRECISIONS}
+    accumulated: dict[str, dict[str, dict[str, float]]] = {name: {} for name in JUDGED}
+    local: dict[str, dict[str, dict[str, float]]] = {name: {} for name in JUDGED}
     stream = Stream(identity.config, inputs.cases, [run, *([basis.truth] if basis is not None else [])])
     for segment in segments(identity.config):
         progress.detail(STEP, segment.name)
         found = run.accumulated(segment)
+        _check_numbers(identity.name, segment.layers, found)
         for case, tensors in found.items():
             layers[case].update(tensors)
         if basis is not None:
             basis.measure(segment, found, stream.given(segment, found))
-            for name in PRECISIONS:
+            for name in JUDGED:
                 accumulated[name].update({key: dict(row) for key, row in basis.accumulated(name, segment).items()})
                 local[name].update({key: dict(row) for key, row in basis.local(name, segment).items()})
             stream.forget(segment)
@@ -69,10 +75,22 @@ def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
             name: PrecisionBasis(
                 accumulated=accumulated[name], local=local[name], language_model=language.get(name, {})
             )
-            for name in PRECISIONS
+            for name in JUDGED
             if basis is not None
         },
     )
+
+
+def _check_numbers(name: str, layers: Iterable[str], found: Mapping[str, Arrays]) -> None:
+    """Raises ValidationError naming the first of the layers with NaN: what is compared with it could only fail."""
+    for layer in layers:
+        for case, tensors in found.items():
+            where = first_nan(tensors[layer]) if layer in tensors else None
+            if where is not None:
+                raise ValidationError(
+                    f"{name} was not recorded: {layer} is NaN, first at [{', '.join(map(str, where))}] of {case}",
+                    hint=f"{layer} is the first layer with NaN; compare the model itself to see every layer",
+                )
 
 
 def _predictions(
@@ -88,6 +106,7 @@ def _predictions(
     progress.detail(STEP, f"language model, {suite.longest} tokens")
     with session:
         found = _recorded_predictions(session, suite, source.identity.precision)
+    _check_numbers(source.identity.name, ["logits"], {case: {"logits": found.logits[case]} for case in found.logits})
     return found, _language_basis(source, model, suite, found, progress) if model is not None else {}
 
 
@@ -110,7 +129,7 @@ def _language_basis(
         with TorchSession(model, precision="fp64") as session:
             truth = run_of_text(session, suite, "fp64")
     basis: dict[str, dict[str, float]] = {}
-    for name in PRECISIONS:
+    for name in JUDGED:
         progress.detail(STEP, f"torch's own error in {name}")
         basis[name] = language_basis(model, suite, truth, name)
     if own == "fp64":

@@ -14,13 +14,13 @@ from andrea_export.diff.cases import Arrays, Case
 from andrea_export.diff.runs import ByCase
 from andrea_export.dtypes import DTYPES
 from andrea_export.errors import RunError, first_line
-from andrea_export.precision import PRECISIONS
+from andrea_export.precision import JUDGED
 from andrea_export.specs import Segment, present_names
 from andrea_model.model import Andrea, Block
 
 
 class TorchRun:
-    """Runs the model in one precision (fp64, or a row of ``precision.PRECISIONS``); holds one converted segment."""
+    """Runs the model in one precision (fp64, or a row of ``precision.JUDGED``); holds one converted segment."""
 
     def __init__(self, model: Andrea, cases: Sequence[Case], *, precision: str) -> None:
         self.refusals: list[str] = []
@@ -171,7 +171,7 @@ class TorchRun:
             return tuple(converted(part, self.precision) for part in parts)
         if segment.block is None:
             embed = converted(model.token_embed, self.precision)
-            return converted(model.ln_f, self.precision), model.head, embed.weight
+            return converted(model.ln_f, self.precision), converted(model.head, self.precision), embed.weight
         block: Any = model.blocks[segment.block]
         return converted(block, self.precision)
 
@@ -193,7 +193,7 @@ class _Given:
             return torch.from_numpy(np.ascontiguousarray(value))
         dtype = "fp64"
         if self._precision != "fp64":
-            dtype = PRECISIONS[self._precision].module_dtype(name)  # type: ignore[index]
+            dtype = JUDGED[self._precision].module_dtype(name)
         exact = np.ascontiguousarray(value, np.float64) if value.dtype != np.float32 else np.ascontiguousarray(value)
         tensor: Tensor = torch.from_numpy(exact).to(getattr(torch, DTYPES[dtype].torch))
         return tensor

@@ -59,7 +59,7 @@ class Header:
     weights: str
     """Where the weights came from, in words."""
     origin: str
-    """The same as one key (``sources.origin_key``)."""
+    """The same as one key (``sources.base.origin_key``)."""
     provenance: Mapping[str, str]
     cases: tuple[tuple[str, str | None], ...]
     """(name, past_of), in the order they were run."""
@@ -134,7 +134,8 @@ def write_trace(recording: Recording, file: Path) -> None:
 class TraceFile:
     """A trace on disk: its header read and checked, its tensors read one by one, each against its sha256.
 
-    Raises: TraceError for a file that is missing, truncated, no trace, or of another version.
+    Raises: TraceError for a file that is missing, truncated, no trace, or of another version; reading a tensor raises
+    it where that is not what was recorded, or holds NaN.
     """
 
     def __init__(self, path: Path) -> None:
@@ -184,18 +185,47 @@ class TraceFile:
             problems=dict(self.header.problems),
         )
 
+    def verify(self) -> None:
+        """Reads every tensor once, so that a damaged trace is refused before anything is run. Raises: TraceError."""
+        for name in self.header.sha256:
+            self.tensor(name)
+
     def layers(self, names: tuple[str, ...]) -> dict[str, Arrays]:
         """Case → those of the named layers that were recorded."""
         return {case: dict(self._recorded(case, names)) for case, _ in self.header.cases}
 
     def tensor(self, name: str) -> npt.NDArray[Any]:
-        """One tensor. Raises TraceError if it is not the one that was recorded."""
+        """One tensor. Raises TraceError if it is not the one that was recorded, is no input, or holds NaN."""
         if name not in self.header.sha256:
             raise TraceError(f"trace {self.path} has no tensor {name}", hint="record it again")
         value: npt.NDArray[Any] = self._file.get_tensor(name)
         if _sha256(value) != self.header.sha256[name]:
             raise TraceError(f"trace {self.path}: {name} is not what was recorded", hint="copy or record it again")
-        return value.view(DTYPES["bf16"].numpy) if name in self.header.dtypes else value
+        if name in self.header.dtypes:
+            value = value.view(DTYPES["bf16"].numpy)
+        self._check(name, value)
+        return value
+
+    def _check(self, name: str, value: npt.NDArray[Any]) -> None:
+        """Raises TraceError for NaN, which `record` never writes, and for inputs that no model could be given."""
+        where = first_nan(value)
+        if where is not None:
+            raise TraceError(
+                f"trace {self.path}: {name} is NaN at [{', '.join(map(str, where))}]",
+                hint="record it again; to see what a model with NaN does, compare the model itself",
+            )
+        if (name.startswith("inputs/") or name == "text") and value.dtype != np.int64:
+            raise TraceError(
+                f"trace {self.path}: {name} has type {value.dtype}, expected int64", hint="record it again"
+            )
+        if name.endswith("/input_ids") or name == "text":
+            vocab_size = self.header.config.vocab_size
+            outside = value[(value < 0) | (value >= vocab_size)]
+            if outside.size:
+                raise TraceError(
+                    f"trace {self.path}: {name} holds {outside[0]}, outside the vocabulary (0 to {vocab_size - 1})",
+                    hint="record it again",
+                )
 
     def _recorded(self, case: str, names: tuple[str, ...]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for name in names:
@@ -203,15 +233,22 @@ class TraceFile:
                 yield name, self.tensor(f"layers/{case}/{name}")
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a safetensors file says that it is a trace. Damaged files are for whoever reads them to refuse."""
-    from safetensors import SafetensorError, safe_open
+def first_nan(value: npt.NDArray[Any]) -> tuple[int, ...] | None:
+    """Where a tensor's first NaN is; None where it has none."""
+    if value.dtype.kind in "biu":
+        return None
+    nan = np.isnan(value)
+    return tuple(int(part) for part in np.unravel_index(int(nan.argmax()), nan.shape)) if nan.any() else None
 
-    try:
-        with safe_open(path, framework="np") as file:
-            return HEADER_KEY in (file.metadata() or {})
-    except (SafetensorError, OSError):
-        return False
+
+def is_trace(path: Path) -> bool:
+    """Whether a safetensors file says that it is a trace, by as much of its header as is there.
+
+    What is damaged after it is for whoever reads the file to refuse.
+    """
+    with path.open("rb") as file:
+        num_bytes = int.from_bytes(file.read(8), "little")
+        return f'"{HEADER_KEY}"'.encode() in file.read(min(num_bytes, path.stat().st_size))
 
 
 def _header(path: Path, text: str | None) -> Header:

@@ -118,7 +118,7 @@ def _row_view(row: LayerRow, names: Sequence[str]) -> dict[str, Any]:
         view["ulp"] = _ulp_view(row.ulp_histogram)
     if row.spread is not None:
         view["spread"] = {
-            "case": row.spread.case,
+            "cases": row.spread.cases,
             "positionsPerGroup": row.spread.positions_per_group,
             "byPosition": _rounded(row.spread.by_position),
             "channelsPerGroup": row.spread.channels_per_group,
@@ -238,6 +238,8 @@ def _as_text(value: Any) -> str:
     """A fact or an input as one line: a mapping as ``key value`` pairs."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_as_text(entry)}" for key, entry in value.items())
+    if isinstance(value, list | tuple) and not value:
+        return "none"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_as_text, value)) + "]"
     if isinstance(value, bool):

@@ -26,7 +26,7 @@ class Finding:
     failure: Failure | None = None
     problem: str = ""
     inherited: bool = False
-    """Whether another layer is at fault and this one merely suffers from it."""
+    """Whether an earlier layer is at fault and this one may merely suffer from it."""
 
     @property
     def expected(self) -> str:
@@ -136,6 +136,8 @@ def _layer_findings(report: Report) -> Iterator[Finding]:
     candidates_at_fault = {row.candidate for row in failed if is_at_fault(row)}
     for row in failed:
         inherited = not is_at_fault(row) and row.candidate in candidates_at_fault
+        if row.local is None or not row.local.metrics:  # nothing tells its own error: the first such layer is shown
+            candidates_at_fault.add(row.candidate)
         if row.problem:
             yield Finding(candidate=row.candidate, where=row.name, error="accumulated", problem=row.problem)
         if row.local is not None:

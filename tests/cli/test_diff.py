@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +14,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import CONFIG_KEY, load_model, save_checkpoint
+from andrea_export.diff.trace_file import HEADER_KEY
 from andrea_model.config import AndreaConfig
 from andrea_model.model import build_model
 
@@ -115,7 +118,7 @@ def test_what_cannot_be_measured_is_exit_3(andrea: Andrea, pair: tuple[Path, Pat
     from andrea_export.backends.base import Availability
 
     monkeypatch.setattr(
-        "andrea_export.diff.sources.provider_availability",
+        "andrea_export.diff.sources.onnx_source.provider_availability",
         lambda name: Availability(available=False, reason="not here"),
     )
     result = andrea("diff", *pair, QUICK)
@@ -210,6 +213,36 @@ def test_a_checkpoint_that_is_damaged(andrea: Andrea, pair: tuple[Path, Path], t
     poisoned = tmp_path / "poisoned.safetensors"
     save_file(tensors, poisoned, metadata={CONFIG_KEY: json.dumps(vars_of(CONFIG))})
     refused(andrea("diff", poisoned, pair[1]), "ln_f.weight (1 of 32 values)")
+
+
+def test_nan_is_not_recorded_fails_live_and_is_refused_in_a_trace(
+    andrea: Andrea, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model = onnx.load(pair[1])
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "blocks.0.mlp.fc.bias")
+    values = np.array(numpy_helper.to_array(bias))
+    values[3] = np.nan
+    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+    onnx.save(model, tmp_path / "nan.onnx")
+    trace = tmp_path / "trace.safetensors"
+    recorded = andrea("record", tmp_path / "nan.onnx", QUICK, "--output", trace)
+    assert recorded.code == 1 and "not recorded: blocks.0.mlp.fc is NaN, first at [0, 0, 3]" in recorded.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nan.onnx"]
+    live = andrea("diff", pair[0], tmp_path / "nan.onnx", QUICK)
+    assert live.code == 1 and "blocks.0.mlp.fc" in live.stdout.splitlines()[0]
+
+    assert andrea("record", pair[1], QUICK, "--output", trace).code == 0
+    tensors = load_file(trace)
+    with safe_open(trace, framework="np") as file:
+        header = json.loads(file.metadata()[HEADER_KEY])
+    name = "layers/prefill/ln_f"
+    tensors[name][0, 1, 2] = np.nan
+    header["sha256"][name] = hashlib.sha256(tensors[name].tobytes()).hexdigest()
+    save_file(tensors, trace, metadata={HEADER_KEY: json.dumps(header)})
+    output = tmp_path / "report"
+    for sides in ((pair[0], trace), (trace, pair[1])):
+        refused(andrea("diff", *sides, QUICK, "--output", output), f"{name} is NaN at [0, 1, 2]")
+    assert not output.exists()
 
 
 def vars_of(config: AndreaConfig) -> dict[str, Any]:

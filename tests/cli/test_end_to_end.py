@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from model_traits import with_outlier_channels
 
 from andrea_export.bundle import MANIFEST, REPORT
+from andrea_export.checkpoint import load_model, save_checkpoint
 
 
 class Outcome(Protocol):
@@ -73,10 +75,16 @@ def test_an_engine_that_cannot_run_here_is_not_measured_never_passed(
 
 
 @pytest.mark.full
-def test_andrea_120m_from_nothing_to_tokens(andrea: Any, cache_dir: Path, tmp_path: Path) -> None:
-    """The demo: one command, 12 plugin layers, every layer compared, and tokens out of the moved bundle."""
-    output = tmp_path / "andrea-120m"
-    done = andrea("build", output, "--cache-dir", cache_dir, "--json")
+def test_andrea_120m_from_a_checkpoint_to_tokens(andrea: Any, cache_dir: Path, tmp_path: Path) -> None:
+    """The demo: one command, 12 plugin layers, every layer compared, and tokens out of the moved bundle.
+
+    Its channels are a trained model's: a few dwarf the others, which random weights would not show.
+    """
+    output, checkpoint = tmp_path / "andrea-120m", tmp_path / "outliers.safetensors"
+    loaded = load_model(preset="andrea-120m", checkpoint=None, seed=0)
+    save_checkpoint(with_outlier_channels(loaded.model), checkpoint, origin=loaded.origin)
+    del loaded
+    done = andrea("build", output, "--checkpoint", checkpoint, "--cache-dir", cache_dir, "--json")
     assert done.code == 0, done.stderr
     report = json.loads((output / REPORT).read_text())
     assert report["verdict"] == "pass" and report["first_failure"] is None

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from bench_detection import PASS, _as_json, _goals_met, _joined, _markdown, _result, _summary
+from bench_detection import _as_json, _goals_met, _joined, _result
 from detection import OURS, POLYGRAPHY_BUDGETS, Subject, clean_run, faults_found, subject_of
+from detection_tables import PASS, markdown_of, summary_of
 from model_traits import with_outlier_channels
 from planted import FAULTS, Planting, edit, plantings
 
@@ -53,12 +54,18 @@ def handful(austen: LoadedModel) -> list[Planting]:
 
 def test_a_handful_is_caught_in_the_planted_layer(subject: Subject, austen: LoadedModel) -> None:
     cases = seeded_cases(austen.config)
-    outcomes = list(faults_found(subject, handful(austen), cases, ask_polygraphy_every=100))
+    outcomes = list(faults_found(subject, handful(austen), cases, polygraphy=False))
     assert [str(o.planting) for o in outcomes if not o.answers[OURS].failed] == []
     wrong = [(str(o.planting), o.answers[OURS].layer) for o in outcomes if o.answers[OURS].layer != o.planting.layer]
     assert wrong == []
     assert sum(outcome.matters for outcome in outcomes) >= 10
-    assert outcomes[0].answers[POLYGRAPHY_BUDGETS].layer == outcomes[0].planting.layer
+
+
+def test_polygraphy_is_asked_about_the_same_graph(subject: Subject, austen: LoadedModel) -> None:
+    (outcome,) = faults_found(subject, handful(austen)[:1], cases_from_tokens([[5, 17, 42]]))
+    assert outcome.planting is not None
+    assert outcome.answers[POLYGRAPHY_BUDGETS].layer == outcome.planting.layer
+    assert all(answer.failed for answer in outcome.answers.values())
 
 
 @pytest.mark.parametrize(("num_threads", "level"), [(1, "none"), (2, "all")])
@@ -121,7 +128,7 @@ def test_the_tables_count_what_is_in_the_graphs(tmp_path: Path) -> None:
 
     faults = [fault(2.0, "ln_f"), fault(2.0, "logits"), fault(2.0, PASS), fault(0.5, "ln_f"), fault(0.5, PASS)]
     sound = [{"subject": "trained", "answers": {OURS: PASS}}, {"subject": "trained", "answers": {OURS: "logits"}}]
-    assert _summary(OURS, faults, sound) == {
+    assert summary_of(OURS, faults, sound) == {
         "num_faults": 5,
         "num_that_matter": 3,
         "num_caught": 2,
@@ -135,7 +142,7 @@ def test_the_tables_count_what_is_in_the_graphs(tmp_path: Path) -> None:
     for name, parts in (("a", (faults, [])), ("b", ([], sound))):
         (tmp_path / f"{name}.json").write_text(_as_json(_result(conditions, *parts)))
     joined = _joined([tmp_path / "a.json", tmp_path / "b.json"])
-    assert joined["comparators"][OURS] == _summary(OURS, faults, sound)
+    assert joined["comparators"][OURS] == summary_of(OURS, faults, sound)
     assert joined["conditions"] == {"seconds": 2, "cpu_seconds": 4}
     assert np.isfinite(joined["num_fault_kinds"])
 
@@ -145,7 +152,10 @@ def test_the_committed_table_is_that_of_the_committed_graphs_and_meets_the_goals
     result = json.loads((docs / "detection.json").read_text(encoding="utf-8"))
     again = _result(result["conditions"], result["faults"], result["sound_runs"])
     assert again == result
-    assert (docs / "detection.md").read_text(encoding="utf-8") == _markdown(again)
-    ours = again["comparators"][OURS]
+    assert (docs / "detection.md").read_text(encoding="utf-8") == markdown_of(again)
+    ours, *others = again["comparators"].values()
+    for other in others:  # all were given the same graphs
+        assert (other["num_faults"], other["num_sound_runs"]) == (ours["num_faults"], ours["num_sound_runs"])
+        assert other["num_caught"] <= ours["num_caught"] and other["num_false_alarms"] >= ours["num_false_alarms"]
     assert _goals_met(ours)
     assert again["num_fault_kinds"] >= 30 and ours["num_faults"] >= 300 and ours["num_sound_runs"] >= 300

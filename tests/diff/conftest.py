@@ -10,14 +10,16 @@ import torch
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
 from andrea_export.diff.cases import Inputs, seeded_cases
-from andrea_export.diff.engine import Judge, diff
-from andrea_export.diff.sources import OnnxSource, TorchSource, onnx_source
+from andrea_export.diff.engine import Judge, diff, text_tokens
+from andrea_export.diff.sources.onnx_source import OnnxSource, onnx_source
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.diff.text import built_in_tokens
 from andrea_export.progress import Silent
 from andrea_export.report import Report
 from andrea_model.config import AndreaConfig
 from andrea_model.model import build_model
 
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 CONFIG = AndreaConfig(d_model=32, n_head=2, n_layer=2, n_ctx=160, vocab_size=260, mlp_dim=64)
 
 
@@ -47,6 +49,18 @@ def small(small_checkpoint: Path) -> LoadedModel:
 def small_onnx(small: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its ONNX file. Read only."""
     return export_canonical(small, tmp_path_factory.mktemp("small_onnx"))
+
+
+@pytest.fixture(scope="session")
+def trained() -> LoadedModel:
+    """The trained fixture: its perplexity means something, and its likeliest tokens lead as a trained model's do."""
+    return load_model(preset=None, checkpoint=FIXTURES / "austen.safetensors", seed=0)
+
+
+@pytest.fixture(scope="session")
+def held_out(trained: LoadedModel) -> tuple[int, ...]:
+    """Text it was not trained on: its context, and one token more."""
+    return text_tokens(FIXTURES / "austen_held_out.txt", trained.config)
 
 
 @pytest.fixture(scope="session")

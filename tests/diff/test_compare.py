@@ -17,7 +17,8 @@ from andrea_export.diff.cases import Inputs
 from andrea_export.diff.compare import Stream, given_of
 from andrea_export.diff.engine import Judge, diff
 from andrea_export.diff.session_run import run_case
-from andrea_export.diff.sources import OnnxSource, TorchSource, onnx_source
+from andrea_export.diff.sources.onnx_source import OnnxSource, onnx_source
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.diff.torch_run import TorchRun
 from andrea_export.progress import Silent
 from andrea_export.report import LayerRow, Report
@@ -136,7 +137,7 @@ def test_a_graph_that_is_wrong_only_without_taps_fails(
             outputs = super().run(feeds)
             return {**outputs, "logits": outputs["logits"] + 0.5}
 
-    monkeypatch.setattr("andrea_export.diff.sources.OnnxSession", WrongAsShipped)
+    monkeypatch.setattr("andrea_export.diff.sources.onnx_source.OnnxSession", WrongAsShipped)
     report = diff(reference, [candidate], Inputs(cases=inputs.cases), Judge(), progress=Silent())
     assert report.verdict == "fail" and report.first_failure == "logits"
     assert [entry.name for entry in report.layers if entry.verdict == "fail"] == ["logits"]

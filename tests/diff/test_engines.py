@@ -15,7 +15,8 @@ from andrea_export.bundle import PLUGIN, EngineEntry
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import cases_within
 from andrea_export.diff.engine import Judge, diff, inputs_for
-from andrea_export.diff.sources import EngineSource, TorchSource
+from andrea_export.diff.sources.engine_source import EngineSource
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.errors import BackendUnavailable, RunError
 from andrea_export.progress import Silent
 from andrea_export.recipe import Profile, ShapeRange
@@ -81,11 +82,16 @@ def play(small: LoadedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     """An engine of the small model that can be run here."""
 
     def make(
-        change: Change = lambda outputs: outputs, profile: Profile | None = None, entry: EngineEntry = ENTRY
+        change: Change = lambda outputs: outputs,
+        profile: Profile | None = None,
+        entry: EngineEntry = ENTRY,
+        runs_in: str = "",
     ) -> EngineSource:
         allowed = profile or Profile()
-        session = PlayedEngine(TorchSession(small.model, precision=entry.facts.precision), allowed, change)
-        monkeypatch.setattr("andrea_export.diff.sources.engine_backend", lambda target: PlayedBackend(session))
+        session = PlayedEngine(TorchSession(small.model, precision=runs_in or entry.facts.precision), allowed, change)
+        monkeypatch.setattr(
+            "andrea_export.diff.sources.engine_source.engine_backend", lambda target: PlayedBackend(session)
+        )
         return EngineSource(tmp_path / "engine.plan", entry, small.config, small.origin, profile=allowed)
 
     return make
@@ -159,11 +165,16 @@ def test_validate_gives_an_engine_cases_of_its_own(play: Play, reference: TorchS
     assert found[0].candidate.verdict == "pass" and found[0].rows
 
 
-def test_tf32_is_not_judged_as_fp32(play: Play, reference: TorchSource) -> None:
+def test_an_engine_that_may_use_tf32_is_judged_as_one_that_does(play: Play, reference: TorchSource) -> None:
     entry = replace(ENTRY, facts=replace(FACTS, tf32=True))
-    report = compared(reference, play(entry=entry))
-    assert report.candidates[0].verdict == "not-measured" and "TF32" in report.candidates[0].reason
-    assert report.verdict == "fail"
+    report = compared(reference, play(entry=entry, runs_in="tf32"))
+    assert report.verdict == "pass", report.candidates[0].reason
+    assert (report.candidates[0].precision, report.candidates[0].name) == ("tf32", "tensorrt-rtx-fp32")
+    assert compared(reference, play(entry=entry, runs_in="fp16")).verdict == "fail"  # its cache has another type
+
+
+def test_an_engine_that_uses_tf32_unasked_fails(play: Play, reference: TorchSource) -> None:
+    assert compared(reference, play(runs_in="tf32")).verdict == "fail"
 
 
 def test_an_engine_that_cannot_run_here_is_not_measured_with_the_reason(

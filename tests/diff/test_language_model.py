@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ from hypothesis import strategies as st
 
 from andrea_export.backends.base import Feeds
 from andrea_export.backends.torch_reference import TorchSession
+from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel
+from andrea_export.diff.cases import Inputs, cases_from_tokens
+from andrea_export.diff.engine import Judge, diff
 from andrea_export.diff.language_model import (
     CONTEXTS,
     Predictions,
@@ -21,26 +26,39 @@ from andrea_export.diff.language_model import (
     figures,
     reference_predictions,
 )
+from andrea_export.diff.sources.onnx_source import onnx_source
+from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.diff.text import BUILT_IN_TEXT, built_in_tokens
 from andrea_export.judge import failures_of
-from andrea_export.report import Report
+from andrea_export.progress import Silent
 from andrea_model.config import PRESETS
 
 
 @pytest.fixture(scope="module")
-def suite(small: LoadedModel) -> Suite:
-    return Suite(config=small.config, text=built_in_tokens(small.config))
+def suite(trained: LoadedModel, held_out: tuple[int, ...]) -> Suite:
+    return Suite(config=trained.config, text=held_out)
 
 
 @pytest.fixture(scope="module")
-def session(small: LoadedModel) -> Iterator[TorchSession]:
-    with TorchSession(small.model, precision="fp64") as opened:
+def session(trained: LoadedModel) -> Iterator[TorchSession]:
+    with TorchSession(trained.model, precision="fp64") as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def truth(session: TorchSession, suite: Suite) -> Predictions:
     return reference_predictions(session, suite, "fp64")
+
+
+@pytest.fixture(scope="module")
+def short(trained: LoadedModel, held_out: tuple[int, ...]) -> Suite:
+    """Every kind of case, and no long one."""
+    return Suite(config=trained.config, text=held_out[:129])
+
+
+@pytest.fixture(scope="module")
+def short_truth(session: TorchSession, short: Suite) -> Predictions:
+    return reference_predictions(session, short, "fp64")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -58,14 +76,38 @@ def test_the_built_in_text_fills_every_context() -> None:
 
 
 def test_really_run_every_case_predicts_what_one_long_run_does(
-    session: TorchSession, suite: Suite, truth: Predictions
+    session: TorchSession, short: Suite, short_truth: Predictions
 ) -> None:
     """Contexts, padding and the stepwise cache are one function of the text: float64's rounding is all that is left."""
-    found = candidate_predictions(session, suite, "fp64")
-    assert not found.problems and set(found.logits) == set(truth.logits) - {"greedy"}
+    found = candidate_predictions(session, short, "fp64")
+    assert not found.problems and set(found.logits) == set(short_truth.logits) - {"greedy"}
     for case, logits in found.logits.items():
-        np.testing.assert_allclose(logits, truth.logits[case], atol=1e-12, rtol=0, err_msg=case)
-    assert found.greedy_tokens == truth.greedy_tokens and len(found.greedy_tokens) == suite.num_greedy
+        np.testing.assert_allclose(logits, short_truth.logits[case], atol=1e-12, rtol=0, err_msg=case)
+    assert found.greedy_tokens == short_truth.greedy_tokens and len(found.greedy_tokens) == short.num_greedy
+
+
+def test_a_trained_model_predicts_text_it_has_not_seen(suite: Suite, truth: Predictions) -> None:
+    """257 is chance. The longer the context, the surer: what an error does to predictions shows on such a model."""
+    found = {case: figures(case, suite, truth, truth)[1] for case in ("context 128", "context 1024")}
+    assert found["context 1024"]["perplexity_reference"] < 16 and found["context 128"]["perplexity_reference"] < 20
+    assert all(metrics["top1_agreement"] == 1.0 for metrics in found.values())
+
+
+def test_rounding_to_int8_shows_in_every_figure(trained: LoadedModel, suite: Suite, truth: Predictions) -> None:
+    """Linear layers with 8-bit weights, one scale a matrix: a little more perplexity, a few other choices."""
+    model = copy.deepcopy(trained.model)
+    for name, parameter in model.named_parameters():
+        if name.startswith("blocks.") and parameter.ndim == 2:
+            scale = parameter.abs().max() / 127
+            parameter.copy_((parameter / scale).round() * scale)
+    with TorchSession(model, precision="fp64") as session:
+        found = candidate_predictions(session, suite, "fp64")
+    metrics = figures("context 1024", suite, truth, found)[1]
+    assert 0.9 < metrics["top1_agreement"] < 1.0 and 0.9 < metrics["top5_overlap"] < 1.0
+    assert 1e-6 < metrics["kl_mean"] < metrics["kl_p99"] < metrics["kl_max"] < 0.5
+    assert 0 < metrics["perplexity_difference"] < 0.05
+    failed = {failure.metric for failure in failures_of(metrics, derived_budget(metrics, 1e-4))}
+    assert failed == {"max_abs", "top1_flip_margin", "top5_flip_margin", "kl_max", "perplexity_difference"}
 
 
 def test_figures_are_numpys(suite: Suite, truth: Predictions) -> None:
@@ -154,21 +196,28 @@ class Wrong:
     ],
 )
 def test_each_case_sees_the_fault_that_only_it_shows(
-    session: TorchSession, suite: Suite, truth: Predictions, when: str, cases: set[str]
+    session: TorchSession, short: Suite, short_truth: Predictions, when: str, cases: set[str]
 ) -> None:
-    found = candidate_predictions(Wrong(session, when), suite, "fp64")  # type: ignore[arg-type]
+    found = candidate_predictions(Wrong(session, when), short, "fp64")  # type: ignore[arg-type]
     failed = set()
-    for case in suite.cases:
-        metrics = figures(case, suite, truth, found)[1]
+    for case in short.cases:
+        metrics = figures(case, short, short_truth, found)[1]
         if failures_of(metrics, derived_budget(metrics, 1e-9)):
             failed.add(case)
     assert failed == cases
 
 
-def test_a_report_has_every_case_that_the_context_holds(clean: Report) -> None:
-    assert [row.case for row in clean.language_model] == [
-        "context 1", "context 2", "context 128", "left-padded batch", "decode with cache", "greedy",
+def test_a_report_has_every_case_that_the_context_holds(
+    trained: LoadedModel, held_out: tuple[int, ...], tmp_path: Path
+) -> None:
+    reference = TorchSource(trained.model, trained.origin, precision="fp64", provenance={})
+    inputs = Inputs(cases=cases_from_tokens([held_out[:12]]), text=held_out)
+    graph = onnx_source(export_canonical(trained, tmp_path))
+    found = diff(reference, [graph], inputs, Judge(), progress=Silent()).language_model
+    assert [row.case for row in found] == [
+        *(f"context {length}" for length in CONTEXTS), "left-padded batch", "decode with cache", "greedy",
     ]  # fmt: skip
-    assert all(row.verdict == "pass" and row.basis["max_abs"] > 0 for row in clean.language_model)
-    greedy = clean.language_model[-1]
+    assert all(row.verdict == "pass" and row.basis["max_abs"] > 0 for row in found)
+    assert all(row.metrics["top1_agreement"] == 1.0 for row in found[:-1])
+    greedy = found[-1]
     assert greedy.metrics["greedy_prefix"] == greedy.metrics["greedy_length"] == 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,13 @@ from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import Inputs
 from andrea_export.diff.engine import Judge, diff, inputs_for
 from andrea_export.diff.recording import record
-from andrea_export.diff.sources import OnnxSource, Source, TorchSource, TraceSource
+from andrea_export.diff.sources.base import Source
+from andrea_export.diff.sources.onnx_source import OnnxSource
+from andrea_export.diff.sources.opening import Sources
+from andrea_export.diff.sources.torch_source import TorchSource
+from andrea_export.diff.sources.trace_source import TraceSource
 from andrea_export.diff.trace_file import HEADER_KEY, TraceFile, _sha256, write_trace
-from andrea_export.errors import MismatchError, RunError, TraceError, UsageError
+from andrea_export.errors import MismatchError, RunError, TraceError, UsageError, ValidationError
 from andrea_export.progress import Silent
 from andrea_export.report import Report
 
@@ -130,6 +135,15 @@ def test_a_truncated_trace_is_refused(candidate_trace: TraceSource, tmp_path: Pa
         TraceFile(file)
 
 
+def test_a_trace_that_ends_early_is_still_called_one(candidate_trace: TraceSource, tmp_path: Path) -> None:
+    file = tmp_path / "short.safetensors"
+    content = candidate_trace.recorded().path.read_bytes()
+    file.write_bytes(content[: len(content) - 1])
+    with Sources() as sources, pytest.raises(TraceError, match="not a whole safetensors file") as caught:
+        sources.open(str(file), precision="fp64")
+    assert caught.value.hint == "copy or record it again"
+
+
 def test_a_changed_byte_is_noticed(candidate_trace: TraceSource, reference: TorchSource, inputs: Inputs, tmp_path: Path) -> None:  # fmt: skip  # noqa: E501
     content = bytearray(candidate_trace.recorded().path.read_bytes())
     content[-3] ^= 1
@@ -168,7 +182,52 @@ def test_a_trace_of_another_model_is_refused(
         diff(reference, [TraceSource(TraceFile(file))], inputs, Judge(), progress=Silent())
 
 
-def test_nan_in_a_recorded_reference_is_refused_and_in_a_candidate_fails(
+def put(name: str, index: tuple[int, ...], value: float) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    def change(_header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        if not np.isfinite(value) and tensors[name].dtype.kind == "i":
+            tensors[name] = tensors[name].astype(np.float64)
+        tensors[name][index] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "value", "message"),
+    [
+        ("layers/decode/ln_f", (0, 0, 5), np.nan, r"layers/decode/ln_f is NaN at \[0, 0, 5\]"),
+        ("logits/context 128", (7, 3), np.nan, r"logits/context 128 is NaN at \[7, 3\]"),
+        ("inputs/prefill/input_ids", (0, 1), np.nan, r"inputs/prefill/input_ids is NaN at \[0, 1\]"),
+        ("inputs/prefill/input_ids", (0, 1), 260, r"input_ids holds 260, outside the vocabulary \(0 to 259\)"),
+        ("text", (3,), -1, r"text holds -1, outside the vocabulary"),
+    ],
+)
+@pytest.mark.parametrize("side", ["reference", "candidate"])
+def test_a_trace_of_what_no_model_gives_or_takes_is_refused_before_anything_is_run(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    side: str,
+    name: str,
+    index: tuple[int, ...],
+    value: float,
+    message: str,
+) -> None:
+    trace = request.getfixturevalue(f"{side}_trace")
+    file = rewritten(trace, tmp_path / "changed.safetensors", put(name, index, value))
+    with Sources() as sources, pytest.raises(TraceError, match=message) as caught:
+        sources.open(str(file), precision="fp64")
+    assert caught.value.hint is not None and "record it again" in caught.value.hint
+
+
+def test_inputs_of_another_type_are_refused(candidate_trace: TraceSource, tmp_path: Path) -> None:
+    def change(_header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        tensors["inputs/decode/position_ids"] = tensors["inputs/decode/position_ids"].astype(np.int32)
+
+    trace = TraceFile(rewritten(candidate_trace, tmp_path / "changed.safetensors", change))
+    with pytest.raises(TraceError, match="position_ids has type int32, expected int64"):
+        trace.verify()
+
+
+def test_infinity_in_a_recorded_reference_is_refused_and_in_a_candidate_fails(
     reference_trace: TraceSource,
     reference: TorchSource,
     candidate_trace: TraceSource,
@@ -176,15 +235,29 @@ def test_nan_in_a_recorded_reference_is_refused_and_in_a_candidate_fails(
     inputs: Inputs,
     tmp_path: Path,
 ) -> None:
-    def poison(_header: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-        tensors["layers/decode/ln_f"][0, 0, 0] = np.nan
-
-    cases = Inputs(cases=inputs.cases)
-    bad = TraceSource(TraceFile(rewritten(reference_trace, tmp_path / "reference.safetensors", poison)))
-    with pytest.raises(TraceError, match=r"NaN or Inf in ln_f \(decode\)"):
+    overflow, cases = put("layers/decode/ln_f", (0, 0, 0), np.inf), Inputs(cases=inputs.cases)
+    bad = TraceSource(TraceFile(rewritten(reference_trace, tmp_path / "reference.safetensors", overflow)))
+    with pytest.raises(TraceError, match=r"Inf in ln_f \(decode\)"):
         diff(bad, [candidate], cases, Judge(), progress=Silent())
-    ours = TraceSource(TraceFile(rewritten(candidate_trace, tmp_path / "candidate.safetensors", poison)))
+    ours = TraceSource(TraceFile(rewritten(candidate_trace, tmp_path / "candidate.safetensors", overflow)))
     assert diff(reference, [ours], cases, Judge(), progress=Silent()).first_failure == "ln_f"
+
+
+def test_a_model_that_gives_nan_is_not_recorded(small: LoadedModel, inputs: Inputs) -> None:
+    model = copy.deepcopy(small.model)
+    model.blocks[1].mlp.fc.bias[7] = np.nan
+    source = TorchSource(model, small.origin, precision="fp32", provenance={})
+    with pytest.raises(ValidationError, match=r"not recorded: blocks.1.mlp.fc is NaN, first at \[0, 0, 7\] of prefill"):
+        record(source, inputs, progress=Silent())
+
+
+def test_nan_in_the_predictions_alone_is_not_recorded(small: LoadedModel, inputs: Inputs) -> None:
+    model = copy.deepcopy(small.model)
+    model.position_embed.weight[100] = np.nan  # the cases end before it, the text does not
+    source = TorchSource(model, small.origin, precision="fp32", provenance={})
+    record(source, Inputs(cases=inputs.cases), progress=Silent())
+    with pytest.raises(ValidationError, match="not recorded: logits is NaN"):
+        record(source, inputs, progress=Silent())
 
 
 def test_traces_on_different_inputs_are_refused(

@@ -191,6 +191,26 @@ def test_it_fits_every_screen_in_both_schemes(opened: Opened, failing_page: Path
     assert brightness > 600 if scheme == "light" else brightness < 150
 
 
+def test_a_phone_shows_a_layers_figures_whole(opened: Opened, failing_page: Path) -> None:
+    opened.page.set_viewport_size({"width": 390, "height": 800})
+    page = opened.show(failing_page)
+    for table in ("#layer-figures", "#worst-table", "#candidates-table", ".findings"):
+        too_wide = "element => element.scrollWidth - element.parentElement.clientWidth"
+        assert page.locator(table).first.evaluate(too_wide) <= 0, table
+
+
+def test_a_layer_whose_own_error_was_not_measured_is_not_said_to_inherit(
+    opened: Opened, failing: Report, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    file = tmp_path / "bare.html"
+    bare = replace(failing, layers=tuple(replace(row, local=None) for row in failing.layers))
+    file.write_text(render(bare, "html"), encoding="utf-8")
+    page = opened.show(file)
+    assert page.locator("#layer-note").inner_text().startswith("fail out of budget; its own error was not measured")
+
+
 def test_it_prints_in_light_colours_on_several_pages(opened: Opened, failing_page: Path, tmp_path: Path) -> None:
     opened.page.emulate_media(color_scheme="dark")
     page = opened.show(failing_page)

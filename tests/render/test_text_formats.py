@@ -54,6 +54,12 @@ def test_what_is_at_fault_comes_before_what_inherits_it(failing: Report) -> None
     assert {finding.where for finding in found if finding.error == "local"} == {"blocks.1.mlp.gelu"}
 
 
+def test_where_no_layers_own_error_was_measured_the_first_is_shown_and_what_comes_after_folded(failing: Report) -> None:
+    bare = replace(failing, layers=tuple(replace(row, local=None) for row in failing.layers))
+    shown = {finding.where for finding in findings(bare) if finding.error == "accumulated" and not finding.inherited}
+    assert shown == {"blocks.1.mlp.gelu"}
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [(0, "0"), (12_288, "12,288"), (0.104, "0.104"), (1.2345e-7, "1.23e-07"), (math.inf, "inf"), (math.nan, "nan")],

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_traits import with_outlier_channels
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from andrea_export.checkpoint import LoadedModel, load_model
@@ -77,6 +78,8 @@ MODELS = [
 def pair(request: pytest.FixtureRequest) -> tuple[Andrea, Any]:
     """(reference, GPT-2) with the same weights."""
     model = scaled(load_model(preset=request.param, checkpoint=None, seed=3))
+    if request.param == "andrea-120m":
+        model = with_outlier_channels(model)
     return model, gpt2_from(model)
 
 

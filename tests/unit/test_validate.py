@@ -217,7 +217,7 @@ def test_without_onnxruntime_nothing_is_proven(
     from andrea_export.backends.base import Availability
 
     monkeypatch.setattr(
-        "andrea_export.diff.sources.provider_availability",
+        "andrea_export.diff.sources.onnx_source.provider_availability",
         lambda name: Availability(available=False, reason="onnxruntime is not installed"),
     )
     report = validated(bundle, cache_dir, checkpoint)

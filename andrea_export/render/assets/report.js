@@ -39,6 +39,7 @@
   const escaped = (value) => echarts.format.encodeHTML(String(value));
   const short = (layer) => layer.replace(/^blocks\.(\d+)\./, "$1 · ").replace(/^present\.(\d+)\./, "$1 · present ");
   const rowsOf = (candidate) => page.rows.filter((row) => row.candidate === candidate);
+  const inGroups = (size) => (size > 1 ? `, the largest of each ${size}` : "");
   const selectedRow = () => page.rows.find((row) => row.candidate === state.candidate && row.name === state.layer);
 
   // --- elements -----------------------------------------------------------------------------------------------
@@ -232,6 +233,7 @@
     const height = Math.max(isPaper() ? 2 : 5, Math.min(16, (isPaper() ? 700 : 900) / rows.length));
     byId("positions-chart").style.height = `${Math.round(rows.length * height + 110)}px`;
     const narrow = byId("positions-chart").clientWidth < 560;
+    const width = (byId("positions-chart").clientWidth - (narrow ? 106 : 142)) / groups; // of a cell
     const drawn = draw(
       "positions-chart",
       {
@@ -242,19 +244,19 @@
             const from = x * row.spread.positionsPerGroup;
             const to = from + row.spread.positionsPerGroup - 1;
             const where = to > from ? `positions ${from} to ${to}` : `position ${from}`;
-            return `<b>${escaped(row.name)}</b><br>${where} of ${escaped(row.spread.case)}<br>error ${text(error)}, ${text(share)} of the budget`;
+            return `<b>${escaped(row.name)}</b><br>${where} in ${escaped(row.spread.cases.join(", "))}<br>${to > from ? "largest error" : "error"} ${text(error)}, ${text(share)} of the budget`;
           },
         }),
         xAxis: axis({
           type: "category", data: Array.from({ length: groups }, (_, group) => group * perGroup), split: false,
-          name: "token position", nameLocation: "middle", nameGap: 24,
+          name: `token position${inGroups(perGroup)}`, nameLocation: "middle", nameGap: 24,
         }),
         yAxis: axis({
           type: "category", data: names, inverse: true, split: false,
           axisLabel: { formatter: short, fontSize: narrow ? 9 : 10, interval: rows.length > 60 ? "auto" : 0, width: narrow ? 90 : 126, overflow: "truncate" },
         }),
         visualMap: {
-          type: "piecewise", dimension: 2, orient: "horizontal", left: "center", bottom: 2, itemGap: 12, itemWidth: 14, itemHeight: 12,
+          type: "piecewise", dimension: 2, orient: "horizontal", left: "center", bottom: 2, itemGap: narrow ? 7 : 12, itemWidth: narrow ? 10 : 14, itemHeight: narrow ? 10 : 12,
           textStyle: { color: css("--soft"), fontSize: narrow ? 10 : 12 }, selectedMode: false,
           pieces: [
             { lte: -2, label: narrow ? "1 %" : "up to 1 %", color: css("--heat-0") },
@@ -265,7 +267,7 @@
             { gt: 1, label: narrow ? "more" : "beyond 10 times", color: css("--heat-5") },
           ],
         },
-        series: [{ type: "heatmap", data: cells, progressive: 0, itemStyle: { borderWidth: height > 8 ? 1 : 0, borderColor: css("--card") }, emphasis: { itemStyle: { borderColor: css("--ink") } } }],
+        series: [{ type: "heatmap", data: cells, progressive: 0, itemStyle: { borderWidth: height > 8 && width > 5 ? 1 : 0, borderColor: css("--card") }, emphasis: { itemStyle: { borderColor: css("--ink") } } }],
       },
       // On a screen, tens of thousands of cells would be as many SVG elements; paper needs what is sharp at any size.
       isPaper() ? "svg" : "canvas",
@@ -299,12 +301,12 @@
     const errors = spread.byChannel.map((share) => (share * number(spread.largestChannel)) / 1000);
     const worst = new Set(spread.worstChannels.map(([channel]) => Math.floor(channel / per)));
     draw("channel-chart", {
-      grid: { left: 58, right: 8, top: 12, bottom: 24 },
+      grid: { left: 58, right: 8, top: 12, bottom: 40 },
       tooltip: tooltip({
         trigger: "axis",
         formatter: ([bar]) => `channel ${bar.dataIndex * per}${per > 1 ? ` to ${bar.dataIndex * per + per - 1}` : ""}: about ${text(errors[bar.dataIndex])}`,
       }),
-      xAxis: axis({ type: "category", data: errors.map((_, group) => group * per), split: false }),
+      xAxis: axis({ type: "category", data: errors.map((_, group) => group * per), split: false, name: `channel${inGroups(per)}`, nameLocation: "middle", nameGap: 24 }),
       yAxis: axis({ type: "value", splitNumber: 3, axisLabel: { formatter: (value) => (value === 0 ? "0" : value.toExponential(0)) } }),
       series: [{
         type: "bar", barCategoryGap: "10%",
@@ -376,7 +378,8 @@
     if (!row) {
       note.append("This candidate has no measured layers.");
     } else {
-      const says = row.problem || (row.atFault ? "at fault: its own error is out of budget" : row.verdict === "fail" ? "out of budget by what it was given" : "within budget");
+      const fails = row.local?.verdict === "pass" ? "out of budget by what it was given" : "out of budget; its own error was not measured";
+      const says = row.problem || (row.atFault ? "at fault: its own error is out of budget" : row.verdict === "fail" ? fails : "within budget");
       note.append(verdictChip(row.verdict), ` ${says} · ${row.candidate}${row.dtype ? ` · ${row.dtype}` : ""}`);
       if (row.local?.reason) note.append(` · local: ${row.local.reason}`);
       const names = new Set([...Object.keys(row.metrics), ...Object.keys(row.local?.metrics ?? {})]);
