@@ -149,9 +149,11 @@ class Child:
             left = deadline - time.monotonic()
             if left <= 0:
                 self._kill()
+                # A build's time is the recipe's; a session's is fixed, and nothing to advise about.
+                advice = "give it longer with the recipe's engine_timeout_s" if self.failure is BuildError else None
                 raise self.failure(
                     f"{self.product} was still {self._doing} after {timeout_s:g} s and was stopped",
-                    hint=self._hint("give it longer with the recipe's engine_timeout_s"),
+                    hint=self._hint(advice),
                 )
             ready, _, _ = select.select([self._replies], [], [], min(left, _POLL_S))
             if not ready:

@@ -161,6 +161,12 @@ def test_a_timeout_kills_the_whole_process_group(program: Program, tmp_path: Pat
     assert all(_wait_until(lambda pid=pid: not _is_alive(int(pid)), 5) for pid in pids.read_text().split())
 
 
+def test_a_sessions_timeout_gives_no_advice_about_builds(program: Program, tmp_path: Path) -> None:
+    error = _ask(program("time.sleep(60)"), tmp_path, failure=RunError, timeout_s=0.5)
+    assert isinstance(error, RunError) and "was stopped" in str(error)
+    assert "engine_timeout_s" not in str(error.hint)
+
+
 def test_a_process_left_behind_by_a_worker_is_not_waited_for_and_is_killed(program: Program, tmp_path: Path) -> None:
     """The helper holds the reply pipe open, so that its end never comes."""
     pids = tmp_path / "pids"
