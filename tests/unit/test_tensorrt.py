@@ -40,6 +40,8 @@ def kept_logs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])  # nothing can be found
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tensorrt", "tensorrt_rtx")]:
+        monkeypatch.delitem(sys.modules, name)  # nor was it before, by another test
     monkeypatch.setattr(tensorrt, "why_no_gpu", lambda: "")
     for backend, module, extra in ((TensorRT(), "tensorrt", "tensorrt"), (TensorRTRTX(), "tensorrt_rtx", "rtx")):
         for availability in (backend.can_build(), backend.can_run()):
