@@ -14,7 +14,7 @@ import importlib.metadata
 import json
 import logging
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,15 +198,29 @@ def _trace_one_block(config: AndreaConfig) -> ir.Model:
     except (MemoryError, OSError, ImportError):
         raise
     except Exception as error:  # the exporter's own errors have no common base
+        causes = list(_causes(error))
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes):  # it makes one of Ctrl-C, too
+            raise KeyboardInterrupt from error
         versions = ", ".join(
             f"{name} {importlib.metadata.version(name)}" for name in ("torch", "onnxscript", "onnx-ir")
         )
         raise ExportError(
-            f"torch.onnx.export failed: {first_line(error)}", hint=f"releases that do not fit each other? {versions}"
+            f"torch.onnx.export failed: {first_line(causes[-1])}",
+            hint=f"releases that do not fit each other? {versions}",
         ) from error
     finally:
         exporter_log.setLevel(level)
     return program.model
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception, what it was raised from, and so on to the first one."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
 
 
 def _folds_no_weight(node: ir.Node) -> bool | None:

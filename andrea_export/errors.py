@@ -22,6 +22,7 @@ Several problems of one kind are collected and raised once.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 
@@ -35,9 +36,12 @@ class AndreaError(Exception):
         self.hint = hint
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says; its type's name where it says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of what an exception says, without colours; its type's name where it says nothing."""
+    return next(iter(_COLOURS.sub("", str(error)).strip().splitlines()), type(error).__name__)
 
 
 class UsageError(AndreaError):

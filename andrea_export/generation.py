@@ -5,10 +5,11 @@ Owns the loop and what it refuses; prints nothing, loads nothing.
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +37,7 @@ def check_generation(config: AndreaConfig, prompt: Sequence[int], max_new_tokens
 
     Raises: UsageError naming every problem at once.
     """
-    problems = []
-    if not prompt:
-        problems.append("the prompt is empty, expected at least one token id")
-    outside = [token for token in prompt if not 0 <= token < config.vocab_size]
-    if outside:
-        shown = ", ".join(str(token) for token in outside[:8]) + (", …" if len(outside) > 8 else "")
-        problems.append(f"token id {shown} is outside the vocabulary, expected 0 to {config.vocab_size - 1}")
+    problems = _problems_of(config, prompt)
     if max_new_tokens < 1:
         problems.append(f"{max_new_tokens} new tokens asked for, expected at least 1")
     elif len(prompt) + max_new_tokens > config.n_ctx:
@@ -51,7 +46,36 @@ def check_generation(config: AndreaConfig, prompt: Sequence[int], max_new_tokens
             f"and the model has {config.n_ctx}"
         )
     if problems:
-        raise UsageError("; ".join(problems), hint="see andrea-export run --help")
+        raise UsageError("; ".join(problems))
+
+
+def check_prompt(config: AndreaConfig, prompt: Sequence[int]) -> None:
+    """Refuses a prompt that nothing is to follow, which may fill the context. Raises: UsageError."""
+    problems = _problems_of(config, prompt)
+    if len(prompt) > config.n_ctx:
+        problems.append(f"the prompt has {len(prompt)} tokens, and the model has {config.n_ctx} positions")
+    if problems:
+        raise UsageError("; ".join(problems))
+
+
+def token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:
+    """A prompt as plain integers, whatever kind of integers it holds. Raises: UsageError for what holds none."""
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        kind = type(prompt).__name__
+        raise UsageError(f"the prompt is no sequence of token ids: {kind} {str(prompt)[:40]!r}") from None
+
+
+def _problems_of(config: AndreaConfig, prompt: Sequence[int]) -> list[str]:
+    problems = []
+    if not prompt:
+        problems.append("the prompt is empty, expected at least one token id")
+    outside = [token for token in prompt if not 0 <= token < config.vocab_size]
+    if outside:
+        shown = ", ".join(str(token) for token in outside[:8]) + (", …" if len(outside) > 8 else "")
+        problems.append(f"token id {shown} is outside the vocabulary, expected 0 to {config.vocab_size - 1}")
+    return problems
 
 
 def greedy(

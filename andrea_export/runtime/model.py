@@ -13,7 +13,7 @@ from types import TracebackType
 from andrea_export.backends.onnxruntime import provider_availability, provider_row
 from andrea_export.bundle import Bundle, open_bundle
 from andrea_export.errors import BackendUnavailable, BundleError, UsageError, ValidationError
-from andrea_export.generation import check_generation
+from andrea_export.generation import check_generation, check_prompt, token_ids
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.recipe import ORT_PRECISIONS, OrtPrecision
 from andrea_export.runtime.cores import num_usable_cores
@@ -69,8 +69,8 @@ class Model:
         model begins next ends this text: asked for more of it then, the iterator says so.
         Raises: UsageError (at once, or for such an iterator), RunError, BackendUnavailable (out of memory).
         """
-        self._check([prompt], max_new_tokens, sampling)
-        return (tokens[0] for tokens in self._steps([prompt], max_new_tokens, sampling) if tokens[0] is not None)
+        rows = self._checked([prompt], max_new_tokens, sampling)
+        return (tokens[0] for tokens in self._steps(rows, max_new_tokens, sampling) if tokens[0] is not None)
 
     def generate_batch(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, sampling: Sampling | None = None
@@ -79,15 +79,17 @@ class Model:
 
         Raises: as ``generate``.
         """
-        if not prompts:
-            raise UsageError("there is no prompt, expected at least one")
-        self._check(prompts, max_new_tokens, sampling)
-        return self._steps(prompts, max_new_tokens, sampling)
+        return self._steps(self._checked(prompts, max_new_tokens, sampling), max_new_tokens, sampling)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> LogitsBV:
-        """The logits ``[B, V]`` after each prompt. Overwritten by the next call. Raises: as ``generate``."""
-        self._check(prompts, 1, None)
-        return self._begin(prompts, 1)
+        """The logits ``[B, V]`` after each prompt, which may fill the context. Overwritten by the next call.
+
+        Raises: as ``generate``.
+        """
+        rows = _rows(prompts)
+        for row in rows:
+            check_prompt(self.config, row)
+        return self._begin(rows, 0)
 
     def close(self) -> None:
         """Releases what the model holds; once is enough."""
@@ -103,10 +105,17 @@ class Model:
     ) -> None:
         self.close()
 
-    def _check(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling | None) -> None:
-        for prompt in prompts:
-            check_generation(self.config, prompt, max_new_tokens)
+    def _checked(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling | None
+    ) -> list[list[int]]:
+        """The prompts as plain integers. Raises: UsageError for what cannot be generated from."""
+        rows = _rows(prompts)
+        if not isinstance(max_new_tokens, int):
+            raise UsageError(f"max_new_tokens is {max_new_tokens!r}, expected a whole number")
+        for row in rows:
+            check_generation(self.config, row, max_new_tokens)
         check_sampling(sampling or Sampling(), self.config.vocab_size)
+        return rows
 
     def _steps(
         self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling | None
@@ -140,6 +149,14 @@ class Model:
         engine = self.engine
         self._texts_begun += 1
         return engine.start(prompts, max(len(prompt) for prompt in prompts) + num_new)
+
+
+def _rows(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Raises: UsageError if there is no prompt, or one that holds no token ids."""
+    rows = [token_ids(prompt) for prompt in prompts]
+    if not rows:
+        raise UsageError("there is no prompt, expected at least one")
+    return rows
 
 
 def load(

@@ -24,6 +24,7 @@ from andrea_export.backends.base import zero_cache
 from andrea_export.backends.onnxruntime import OnnxSession
 from andrea_export.canonical import MODULE_KEY, export_canonical, read_canonical_info
 from andrea_export.checkpoint import LoadedModel, WeightsOrigin, load_model
+from andrea_export.errors import ExportError
 from andrea_export.operators import andrea_gelu
 from andrea_export.specs import BLOCK_LAYERS, gelu_layers, graph_inputs, graph_outputs
 from andrea_model.config import AndreaConfig
@@ -216,3 +217,35 @@ def test_no_weight_of_a_small_model_is_folded_into_a_constant(config: AndreaConf
     ids = tokens(model, 1, 3)
     with OnnxSession(path) as session:
         assert np.abs(run_onnx(session, model, ids)["logits"] - torch_logits(model, ids)).max() <= BOUND
+
+
+def test_an_interrupt_that_the_exporter_turned_into_its_own_error_is_one(
+    tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: object, **_named: object) -> None:
+        try:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise ValueError("step 1/3") from error
+        except ValueError as error:
+            raise RuntimeError("Failed to export") from error
+
+    monkeypatch.setattr(torch.onnx, "export", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_canonical(tiny, tmp_path)
+
+
+def test_the_exporters_failure_is_its_cause_in_one_plain_line(
+    tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_arguments: object, **_named: object) -> None:
+        try:
+            raise ValueError("\x1b[96mno such operator\x1b[0m\nand more")
+        except ValueError as error:
+            raise RuntimeError("Failed to export the model. Next steps:") from error
+
+    monkeypatch.setattr(torch.onnx, "export", failing)
+    with pytest.raises(ExportError) as caught:
+        export_canonical(tiny, tmp_path)
+    assert str(caught.value) == "torch.onnx.export failed: no such operator"

@@ -254,6 +254,33 @@ def test_what_cannot_be_generated(
         model.generate(prompt, max_new_tokens=number, sampling=sampling)
 
 
+def test_prompts_of_any_integers(ort_bundle: Path) -> None:
+    with opened(ort_bundle) as model:
+        wanted = list(model.generate(PROMPT, max_new_tokens=4))
+        for prompt in (np.array(PROMPT), np.array(PROMPT, np.int32), torch.tensor(PROMPT), list(PROMPT)):
+            assert list(model.generate(prompt, max_new_tokens=4)) == wanted
+        whole = np.arange(model.config.n_ctx) % 7
+        assert np.isfinite(model.prefill([whole])).all()
+
+
+@pytest.mark.parametrize("prompt", ["abc", [1.5], [[1]], None, np.array([[1, 2]])])
+def test_what_is_no_prompt(ort_bundle: Path, prompt: Any) -> None:
+    with opened(ort_bundle) as model:
+        for refused in (
+            lambda: model.generate(prompt, max_new_tokens=1),
+            lambda: model.prefill([prompt]),
+            lambda: model.generate_batch([PROMPT, prompt], max_new_tokens=1),
+        ):
+            with pytest.raises(UsageError, match="no sequence of token ids"):
+                refused()
+        with pytest.raises(UsageError, match="expected a whole number"):
+            model.generate(PROMPT, max_new_tokens=2.5)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="there is no prompt"):
+            model.prefill([])
+        with pytest.raises(UsageError, match=f"the prompt has {model.config.n_ctx + 1} tokens"):
+            model.prefill([[1] * (model.config.n_ctx + 1)])
+
+
 def test_no_prompt_at_all(ort_bundle: Path) -> None:
     with opened(ort_bundle) as model, pytest.raises(UsageError, match="no prompt"):
         model.generate_batch([], max_new_tokens=1)

@@ -85,8 +85,8 @@ def same_model(reference: Identity, candidate: Identity) -> None:
         )
     if "trace" in (reference.kind, candidate.kind) and reference.origin != candidate.origin:
         raise MismatchError(
-            f"the trace is of another model: {candidate.name} has {candidate.weights}, "
-            f"{reference.name} has {reference.weights}",
+            f"the trace is of another model: the candidate {candidate.name} has {candidate.weights}, "
+            f"the reference {reference.name} {reference.weights}",
             hint="record it again from the model it is compared with",
         )
 
