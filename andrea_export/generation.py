@@ -46,7 +46,7 @@ def check_generation(config: AndreaConfig, prompt: Sequence[int], max_new_tokens
             f"and the model has {config.n_ctx}"
         )
     if problems:
-        raise UsageError("; ".join(problems))
+        raise UsageError("; ".join(problems), hint=_what_fits(config))
 
 
 def check_prompt(config: AndreaConfig, prompt: Sequence[int]) -> None:
@@ -55,7 +55,7 @@ def check_prompt(config: AndreaConfig, prompt: Sequence[int]) -> None:
     if len(prompt) > config.n_ctx:
         problems.append(f"the prompt has {len(prompt)} tokens, and the model has {config.n_ctx} positions")
     if problems:
-        raise UsageError("; ".join(problems))
+        raise UsageError("; ".join(problems), hint=_what_fits(config))
 
 
 def token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:
@@ -76,6 +76,10 @@ def _problems_of(config: AndreaConfig, prompt: Sequence[int]) -> list[str]:
         shown = ", ".join(str(token) for token in outside[:8]) + (", …" if len(outside) > 8 else "")
         problems.append(f"token id {shown} is outside the vocabulary, expected 0 to {config.vocab_size - 1}")
     return problems
+
+
+def _what_fits(config: AndreaConfig) -> str:
+    return f"token ids are 0 to {config.vocab_size - 1}; prompt and new tokens together are at most {config.n_ctx}"
 
 
 def greedy(

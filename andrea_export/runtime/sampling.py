@@ -47,7 +47,7 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
     if outside:
         problems.append(f"stop token {outside[0]} is outside the vocabulary, expected 0 to {vocab_size - 1}")
     if problems:
-        raise UsageError("; ".join(problems))
+        raise UsageError("; ".join(problems), hint="without a temperature the likeliest token is taken")
 
 
 class Sampler:
