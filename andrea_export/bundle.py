@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from andrea_export.backends.base import EngineFacts
 from andrea_export.checkpoint import WeightsOrigin, sha256_of
 from andrea_export.errors import BundleError, first_line
+from andrea_export.ort_cpu_files import PATTERNS as ORT_CPU_PATTERNS
 from andrea_export.recipe import OrtPrecision, Recipe, recipe_as_mapping
 from andrea_export.report import Verdict
 from andrea_model.config import AndreaConfig
@@ -26,8 +27,7 @@ MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
 REPORT = "report.json"
 PLUGIN = "plugins/libandrea_plugins.so"
-_ORT_CPU = ("ort-cpu-*.onnx", "ort-cpu-*.onnx.data")  # ort_cpu_files has the names themselves
-_LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *_ORT_CPU)
+_LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *ORT_CPU_PATTERNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,10 @@ KEEP = "logits_to_keep"
 """int64 ``[1]``: how many of the last positions get logits, 1 to S."""
 
 
+PATTERNS = ("ort-cpu-*.onnx", "ort-cpu-*.onnx.data")
+"""What the names of these files match, whichever recipe made them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrtCpuFiles:
     """The files of one precision, by their names inside a bundle."""

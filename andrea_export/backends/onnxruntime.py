@@ -262,9 +262,8 @@ def open_raw(
 
 def input_dtype(session: Any, name: str) -> np.dtype[Any]:
     """The type an input of onnxruntime's session wants. Raises: KeyError if it has no such input."""
-    (word,) = [entry.type[len("tensor(") : -1] for entry in session.get_inputs() if entry.name == name] or [""]
-    if not word:
-        raise KeyError(name)
+    types = {entry.name: entry.type for entry in session.get_inputs()}
+    word = types[name].removeprefix("tensor(").removesuffix(")")
     return np.dtype("float32" if word == "float" else word)
 
 

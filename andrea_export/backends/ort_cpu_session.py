@@ -35,6 +35,7 @@ class OrtCpuSession:
         self.config = config
         self._session = OnnxSession(model, taps=taps, name=name, tuning=CPU_TUNING)
         self.output_names = self._session.output_names
+        self._cache_dtype = self._session.input_dtype("past_key_values.0.key")
 
     def run(self, feeds: Feeds) -> Arrays:
         """Every output and tap, as the canonical graph gives them. Raises: RunError."""
@@ -87,7 +88,7 @@ class OrtCpuSession:
         for block in range(config.n_layer):
             for part in ("key", "value"):
                 name = f"past_key_values.{block}.{part}"
-                buffer = np.zeros((1, config.n_head, total, config.d_head), self._session.input_dtype(name))
+                buffer = np.zeros((1, config.n_head, total, config.d_head), self._cache_dtype)
                 if num_past:
                     buffer[:, :, :num_past] = past[name]
                 feeds[name] = buffer

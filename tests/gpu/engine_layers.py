@@ -11,9 +11,10 @@ import numpy as np
 from debug_tensors import REPORT
 from numpy.typing import NDArray
 
-from andrea_export.backends.base import Session, zero_cache
+from andrea_export.backends.base import Session
 from andrea_export.backends.torch_reference import TorchSession
 from andrea_export.diff.cases import Case
+from andrea_export.diff.session_run import run_case
 from andrea_export.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.judge import budget_of, verdict_of
 from andrea_export.metrics import ErrorSums
@@ -142,14 +143,5 @@ def _run(
     """Each case's layers; a case that follows another takes its keys and values from it."""
     found: dict[str, Arrays] = {}
     for case in cases:
-        if case.past_of is None:
-            past = zero_cache(config, batch=case.input_ids.shape[0], past=0, dtype=cache)
-        else:
-            before = found[case.past_of]
-            past = {
-                f"past_key_values.{index}.{part}": before[name].astype(cache)
-                for index in range(config.n_layer)
-                for part, name in zip(("key", "value"), present_names(index), strict=True)
-            }
-        found[case.name] = session.run({**case.feeds, **past})
+        found[case.name] = run_case(session, config, case, found, cache)
     return list(found.values())
