@@ -12,7 +12,7 @@ Add and LayerNormalization, and its FastGelu no faster than Add and Gelu.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -28,6 +28,7 @@ from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.passes.logits_to_keep import LogitsToKeep
 from andrea_export.passes.native_gelu import NativeGelu
 from andrea_export.passes.quantized_embedding import BLOCKS, ROWS, QuantizedEmbedding
+from andrea_export.passes.row_ranges import RowRanges
 from andrea_export.passes.shared_cache import SharedCache
 from andrea_export.passes.tied_head import TiedHead
 from andrea_export.passes.without_logits import WithoutLogits
@@ -56,11 +57,9 @@ def derive_ort_cpu(
     _common(decode, precision)
     of_kind = {kind: tuple(name for name, own in kinds.items() if own == kind) for kind in ("int8", "int4")}
     blockwise = options.int8_decode == "blockwise"
-    run_passes(
-        decode,
-        BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block),
-        BlockwiseWeights(of_kind["int8"], bits=8) if blockwise else DynamicInt8(of_kind["int8"]),
-    )
+    run_passes(decode, BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block))
+    int8 = of_kind["int8"]
+    run_passes(decode, *([BlockwiseWeights(int8, bits=8)] if blockwise else _dynamic_int8(int8, options)))
     if precision == "fp32":
         run_passes(decode, TiedHead(), LogitsToKeep())
         ir.save(decode, folder / files.decode)
@@ -73,7 +72,7 @@ def derive_ort_cpu(
         _common(prefill, precision)
         run_passes(
             prefill,
-            DynamicInt8(tuple(name for name, kind in kinds.items() if kind != "fp32")),
+            *_dynamic_int8(tuple(name for name, kind in kinds.items() if kind != "fp32"), options),
             QuantizedEmbedding(),
             WithoutLogits(),
         )
@@ -86,22 +85,37 @@ def linear_kinds(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu)
 
     Raises: UsageError for a layer to keep higher that the model does not have.
     """
-    modules = [f"blocks.{index}.{name}" for index in range(config.n_layer) for name in BLOCK_LINEARS]
+    modules = tuple(f"blocks.{index}.{name}" for index in range(config.n_layer) for name in BLOCK_LINEARS)
+    _chosen(modules, options.int8_row_ranges, "int8_row_ranges")
     kept = {"int8": options.int8_keep, "int4": options.int4_keep}.get(precision, ())
-    unknown = [name for name in kept if not any(_names(name, module) for module in modules)]
+    higher = _chosen(modules, kept, f"{precision}_keep")
+    return {module: NEXT_HIGHER[precision] if module in higher else precision for module in modules}
+
+
+def has_row_ranges(module: str, options: OrtCpu) -> bool:
+    """Whether this layer keeps a range for each token where it is DynamicQuantizeMatMul."""
+    return any(_means(name, module) for name in options.int8_row_ranges)
+
+
+def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:
+    """The modules a recipe's key names. Raises: UsageError for a name that is no module's."""
+    unknown = [name for name in names if not any(_means(name, module) for module in modules)]
     if unknown:
         raise UsageError(
-            f"{precision}_keep: the model has no linear layer {', '.join(unknown)}",
+            f"{key}: the model has no linear layer {', '.join(unknown)}",
             hint="name one as blocks.3.mlp.proj, or as mlp.proj for every block",
         )
-    return {
-        module: NEXT_HIGHER[precision] if any(_names(name, module) for name in kept) else precision
-        for module in modules
-    }
+    return {module for module in modules if any(_means(name, module) for name in names)}
 
 
-def _names(kept: str, module: str) -> bool:
-    return module == kept or module.split(".", 2)[2] == kept
+def _means(name: str, module: str) -> bool:
+    return module == name or module.split(".", 2)[2] == name
+
+
+def _dynamic_int8(modules: tuple[str, ...], options: OrtCpu) -> tuple[ir.passes.InPlacePass, ...]:
+    """The passes that make these layers int8 with activations rounded in each run."""
+    by_row = tuple(name for name in modules if has_row_ranges(name, options))
+    return DynamicInt8(modules), RowRanges(by_row)
 
 
 def _common(model: ir.Model, precision: OrtPrecision) -> None:

@@ -7,7 +7,8 @@ those of fp16 are from torch in fp16.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,17 @@ import torch
 from andrea_export.quantization import block_codes, channel_codes, widest_block
 from andrea_model.model import Andrea
 
+Rounding = Callable[[torch.Tensor], torch.Tensor]
 
-def quantized_reference(model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool) -> Andrea:
+
+def quantized_reference(
+    model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool, row_ranges: Container[str] = ()
+) -> Andrea:
     """A copy whose linear layers, embedding and head are rounded as an ``ort-cpu`` graph rounds them.
 
-    ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits';
-    else it is DynamicQuantizeMatMul's. The tied matrix is 8 bits, block-wise; attention is fp16.
+    ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits'; else it is
+    DynamicQuantizeMatMul's, and keeps a range for each row if it is among ``row_ranges``. The tied matrix is 8 bits,
+    block-wise; attention is fp16.
     """
     quantized = copy.deepcopy(model)
     modules = dict(quantized.named_modules())
@@ -37,23 +43,24 @@ def quantized_reference(model: Andrea, kinds: Mapping[str, str], *, int4_block: 
             else channel_codes(array).weights()
         )
         weight.copy_(torch.from_numpy(restored))
-        modules[name].register_forward_pre_hook(_rounding(block_size if by_block else None))
+        rounding: Rounding
+        if by_block:
+            rounding = partial(_int8_blocks, block_size=block_size)
+        else:
+            rounding = _uint8_rows if name in row_ranges else _uint8
+        modules[name].register_forward_pre_hook(_hook(rounding))
     for name, module in modules.items():
         if name.endswith(("attn.qkv", "attn.context")):  # attention takes and gives fp16
             module.register_forward_hook(lambda _module, _inputs, output: output.half().to(output.dtype))
     tied = quantized.token_embed.weight
     block_size = widest_block(tied.shape[1])
     tied.copy_(torch.from_numpy(block_codes(tied.numpy().T, bits=8, block_size=block_size).weights().T.copy()))
-    quantized.head.register_forward_pre_hook(_rounding(block_size))
+    quantized.head.register_forward_pre_hook(_hook(partial(_int8_blocks, block_size=block_size)))
     return quantized
 
 
-def _rounding(block_size: int | None) -> Any:
-    def hook(_module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        x = inputs[0]
-        return (_uint8(x) if block_size is None else _int8_blocks(x, block_size), *inputs[1:])
-
-    return hook
+def _hook(rounding: Rounding) -> Any:
+    return lambda _module, inputs: (rounding(inputs[0]), *inputs[1:])
 
 
 def _uint8(x: torch.Tensor) -> torch.Tensor:
@@ -67,6 +74,12 @@ def _uint8(x: torch.Tensor) -> torch.Tensor:
         return x
     zero = (-low / scale).round()
     return (((x / scale).round() + zero).clamp(0, 255) - zero) * scale
+
+
+def _uint8_rows(x: torch.Tensor) -> torch.Tensor:
+    """x rounded as ``_uint8`` does after each row was divided by its largest value. Source: ``RowRanges``."""
+    largest = x.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return _uint8(x / largest) * largest
 
 
 def _int8_blocks(x: torch.Tensor, block_size: int) -> torch.Tensor:

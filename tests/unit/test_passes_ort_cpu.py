@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ import torch
 from andrea_export.backends.onnxruntime import OnnxSession
 from andrea_export.backends.ort_cpu_session import OrtCpuSession
 from andrea_export.backends.torch_quantized import quantized_reference
+from andrea_export.canonical import MODULE_KEY
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.errors import PassError
 from andrea_export.generation import step_feeds
@@ -22,10 +24,12 @@ from andrea_export.operators import andrea_gelu
 from andrea_export.passes.blockwise_weights import BlockwiseWeights
 from andrea_export.passes.contract import run_passes
 from andrea_export.passes.dynamic_int8 import DynamicInt8
+from andrea_export.passes.graph_edits import constant
 from andrea_export.passes.half_cache import HalfCache
 from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.passes.logits_to_keep import LogitsToKeep
 from andrea_export.passes.quantized_embedding import QuantizedEmbedding
+from andrea_export.passes.row_ranges import RowRanges
 from andrea_export.passes.shared_cache import SharedCache
 from andrea_export.passes.tied_head import TiedHead
 from andrea_export.passes.trt_plugins_domain import TrtPluginsDomain
@@ -164,19 +168,30 @@ def test_a_graph_without_logits_still_fills_the_cache(tiny: LoadedModel, tiny_on
     assert not any(name.startswith(("ln_f", "blocks.1.mlp")) for name in ir.load(path).graph.initializers)
 
 
-QUANTIZED: list[tuple[str, list[ir.passes.InPlacePass], str, bool]] = [
-    ("dynamic int8", [DynamicInt8(LINEARS)], "int8", False),
-    ("blocks of 8 bits", [BlockwiseWeights(LINEARS, bits=8)], "int8", True),
-    ("blocks of 4 bits", [BlockwiseWeights(LINEARS, bits=4, widest=32)], "int4", True),
+QUANTIZED: list[tuple[str, list[ir.passes.InPlacePass], str, dict[str, Any]]] = [
+    ("dynamic int8", [DynamicInt8(LINEARS)], "int8", {"blockwise": False}),
+    (
+        "dynamic int8, a range a row",
+        [DynamicInt8(LINEARS), RowRanges(LINEARS)],
+        "int8",
+        {"blockwise": False, "row_ranges": LINEARS},
+    ),
+    ("blocks of 8 bits", [BlockwiseWeights(LINEARS, bits=8)], "int8", {"blockwise": True}),
+    ("blocks of 4 bits", [BlockwiseWeights(LINEARS, bits=4, widest=32)], "int4", {"blockwise": True}),
 ]
 
 
-@pytest.mark.parametrize(("passes", "kind", "blockwise"), [row[1:] for row in QUANTIZED], ids=[r[0] for r in QUANTIZED])
+@pytest.mark.parametrize(("passes", "kind", "options"), [row[1:] for row in QUANTIZED], ids=[r[0] for r in QUANTIZED])
 def test_quantised_graphs_equal_torch_quantised_the_same_way(
-    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, passes: list[ir.passes.InPlacePass], kind: str, blockwise: bool
+    tiny: LoadedModel,
+    tiny_onnx: Path,
+    tmp_path: Path,
+    passes: list[ir.passes.InPlacePass],
+    kind: str,
+    options: dict[str, Any],
 ) -> None:
     path = rewritten(tiny_onnx, tmp_path, SharedCache(), HalfCache(), *passes, QuantizedEmbedding())
-    reference = quantized_reference(tiny.model, dict.fromkeys(LINEARS, kind), int4_block=32, blockwise=blockwise)
+    reference = quantized_reference(tiny.model, dict.fromkeys(LINEARS, kind), int4_block=32, **options)
     with torch.inference_mode():
         same_way = reference(torch.tensor([IDS]))[0].numpy()
     exact = torch_logits(tiny, IDS)
@@ -187,6 +202,40 @@ def test_quantised_graphs_equal_torch_quantised_the_same_way(
     assert np.abs(logits - same_way).max() < 0.5 * np.abs(same_way - exact).max()
     names = {value.name for node in ir.load(path).graph for value in node.outputs}
     assert set(LINEARS) <= names
+
+
+def test_rows_of_unlike_sizes_are_rounded_each_on_its_own_range(tmp_path: Path) -> None:
+    """A row's error is a share of its own size; on the range of the largest row, a small one is lost."""
+    generator = np.random.default_rng(0)
+    sizes_M = np.array([1.0, 1e-3, 0.0, 30.0], np.float32)
+    rows_MK = generator.standard_normal((4, 64), np.float32) * sizes_M[:, None]
+    weight_KN, bias_N = (generator.standard_normal(shape, np.float32) for shape in ((64, 32), (32,)))
+    errors_M = []
+    for passes in ([DynamicInt8(("fc",))], [DynamicInt8(("fc",)), RowRanges(("fc",))]):
+        model = one_layer(weight_KN, bias_N)
+        run_passes(model, *passes)
+        ir.save(model, tmp_path / "layer.onnx")
+        with OnnxSession(tmp_path / "layer.onnx") as session:
+            y_MN = session.run({"x": rows_MK})["fc"]
+        errors_M.append(np.abs(y_MN - (rows_MK @ weight_KN + bias_N)).max(axis=1))
+    together, apart = errors_M
+    typical = 8.0  # of a sum of 64 products of normal numbers
+    assert (apart <= 0.05 * sizes_M * typical).all()
+    assert together[1] > sizes_M[1] * typical
+
+
+def one_layer(weight_KN: np.ndarray, bias_N: np.ndarray) -> ir.Model:
+    """x·W + b as a canonical graph has it, under the module path ``fc``."""
+    x = ir.Value(name="x", shape=ir.Shape(["M", len(weight_KN)]), type=ir.TensorType(ir.DataType.FLOAT))
+    graph = ir.Graph([x], [], nodes=[], opset_imports={"": 23}, name="one")
+    weight, bias = constant(graph, "fc.weight", weight_KN), constant(graph, "fc.bias", bias_N)
+    product = ir.Node("", "MatMul", [x, weight], name="fc/MatMul", metadata_props={MODULE_KEY: "fc"})
+    layer = ir.Node("", "Add", [product.outputs[0], bias], name="fc", metadata_props={MODULE_KEY: "fc"})
+    layer.outputs[0].name = "fc"
+    layer.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    graph.extend([product, layer])
+    graph.outputs.append(layer.outputs[0])
+    return ir.Model(graph, ir_version=10)
 
 
 def test_the_tied_matrix_is_one_array_under_two_shapes(tiny_onnx: Path) -> None:
@@ -222,6 +271,8 @@ REFUSED: list[tuple[list[ir.passes.InPlacePass], str]] = [
     ([WithoutLogits(), LogitsToKeep()], "no output 'logits'"),
     ([DynamicInt8(("blocks.7.mlp.fc",))], "no linear layer blocks.7.mlp.fc"),
     ([DynamicInt8(LINEARS), DynamicInt8(LINEARS)], "no linear layer blocks.0.attn.qkv"),
+    ([RowRanges(("blocks.0.attn.proj",))], "no DynamicQuantizeMatMul: blocks.0.attn.proj"),
+    ([DynamicInt8(LINEARS), RowRanges(LINEARS), RowRanges(LINEARS)], "no DynamicQuantizeMatMul: blocks.0.attn.qkv"),
     ([TrtPluginsDomain(andrea_gelu()), TrtPluginsDomain(andrea_gelu())], "no com.andrea::AndreaGelu node"),
 ]
 
