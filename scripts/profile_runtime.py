@@ -15,13 +15,14 @@ import re
 import statistics
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 from processor import processor_facts
 
-from andrea_export.backends.onnxruntime import CPU_TUNING
+from andrea_export.backends.onnxruntime import CPU_TUNING, open_raw
 from andrea_export.bundle import Bundle, open_bundle
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.recipe import OrtPrecision
@@ -75,16 +76,9 @@ def _profiles(bundle: Bundle, precision: OrtPrecision, threads: int) -> list[dic
 
 def _profile(bundle: Bundle, graph: str, work: str, runs: int, threads: int) -> dict[str, float]:
     """Operator and layer → milliseconds a run, most first."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.enable_profiling = threads, True
     with tempfile.TemporaryDirectory(prefix="andrea-") as folder:
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        session = onnxruntime.InferenceSession(
-            str(bundle.path / graph),
-            options,
-            providers=["CPUExecutionProvider"],
-            disabled_optimizers=list(CPU_TUNING.disabled_optimizers),
-        )
+        tuning = replace(CPU_TUNING, num_threads=threads, profile=Path(folder) / "profile")
+        session = open_raw(bundle.path / graph, "cpu", tuning=tuning)
         engine = SharedCacheEngine(
             name=graph, decode=session, prefill=session, config=bundle.config, rows_independent=True
         )

@@ -125,9 +125,14 @@ class SessionTuning:
     rests: bool = False
     """Its threads sleep as soon as a run ends, rather than wait for the next one at full speed. For two sessions that
     take turns: the one's waiting threads hold the cores the other needs (docs/runtime.md)."""
+    pools_memory: bool = True
+    """Buffers come from onnxruntime's own pool, not from malloc. The threads of an operator that asks for some while it
+    runs wait for each other at that pool's lock: attention in fp16 took four times as long (docs/runtime.md)."""
+    profile: Path | None = None
+    """onnxruntime writes its profile to files whose names begin so."""
 
 
-CPU_TUNING = SessionTuning(disabled_optimizers=("SkipLayerNormFusion",))
+CPU_TUNING = SessionTuning(disabled_optimizers=("SkipLayerNormFusion",), pools_memory=False)
 """onnxruntime would fuse Add and LayerNormalization into a kernel that is eight times slower: docs/runtime.md."""
 
 
@@ -218,6 +223,10 @@ def open_raw(
         options.add_session_config_entry(_PARALLEL_OPTION, "1")
     if tuning.rests:
         options.add_session_config_entry(_REST_OPTION, "1")
+    if not tuning.pools_memory:
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    if tuning.profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(tuning.profile)
     source: str | bytes = str(model)
     provider_options: dict[str, str] = {}
     if row.takes_plugins and plugin_library is not None:

@@ -61,7 +61,7 @@ def open_growing(
     session = open_raw(
         folder / "model.onnx",
         provider,
-        tuning=replace(CPU_TUNING, num_threads=num_threads),
+        tuning=replace(CPU_TUNING, num_threads=num_threads, pools_memory=provider != "cpu"),
         plugin_library=folder / "plugins" / "libandrea_plugins.so",
         allow_cpu_nodes=allow_cpu_nodes,
     )
