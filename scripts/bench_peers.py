@@ -42,6 +42,9 @@ PREFILLS = {"first_token_32": (1, 32), "prefill_128": (1, 128), "prefill_1024": 
 SHORT = 128
 """Prompts up to here are asked for twice, and the second answer counts: what a neighbour left in the processor's caches
 would be a good part of the first."""
+PAUSE_S = 0.5
+"""Before each contender's turn: some runtimes' threads wait for their next run at full speed, for up to a tenth of a
+second, on the cores of whoever comes next."""
 PROMPT, DECODED = 32, 128
 ACCURACY_ROWS, ACCURACY_LENGTH = 16, 64
 TRAINED_ROWS, TRAINED_LENGTH = 256, 256
@@ -319,6 +322,7 @@ def _loaded(one: Contender) -> None:
 
 def _ask_all(one: Contender, *, keep: bool) -> None:
     """Every figure once; kept, or only to warm up."""
+    time.sleep(PAUSE_S)
     for name, (rows, length) in PREFILLS.items():
         answer = one.ask(f"prefill {rows} {length}")
         if rows * length <= SHORT:

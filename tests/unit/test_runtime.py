@@ -31,7 +31,7 @@ from andrea_export.errors import (
 from andrea_export.runtime import Model, Sampling
 from andrea_export.runtime import open as runtime_open
 from andrea_export.runtime.engine import raise_run_error
-from andrea_export.runtime.open import open_growing
+from andrea_export.runtime.open import open_growing, open_shared
 from andrea_export.runtime.shared_cache import SharedCacheEngine
 
 PRECISIONS = ("fp32", "int8", "int4")
@@ -335,6 +335,30 @@ def test_a_damaged_or_foreign_file_is_named(ort_bundle: Path, tmp_path: Path, fi
     (bundle / file).unlink()
     with pytest.raises(BundleError, match=f"{file} is missing"):
         opened(bundle, precision)
+
+
+def test_a_damaged_graph_is_never_parsed_and_damaged_weights_leave_no_session(
+    ort_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights are hashed while the session opens, so it may be open when they are found to be others."""
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    weights = bundle / "ort-cpu-int8.onnx.data"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
+    opened_engines: list[Any] = []
+
+    def remembered(*arguments: Any) -> Any:
+        opened_engines.append(open_shared(*arguments))
+        return opened_engines[-1]
+
+    monkeypatch.setattr("andrea_export.runtime.open.open_shared", remembered)
+    with pytest.raises(BundleError, match=r"ort-cpu-int8\.onnx\.data has sha256"):
+        opened(bundle, "int8")
+    assert len(opened_engines) == 1 and opened_engines[0]._decode is None
+    graph = bundle / "ort-cpu-int8.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"\x55")
+    with pytest.raises(BundleError, match=r"ort-cpu-int8\.onnx has sha256"):
+        opened(bundle, "int8")
+    assert len(opened_engines) == 1
 
 
 def test_a_bundle_that_failed_its_validation_is_not_run(ort_bundle: Path, tmp_path: Path) -> None:
