@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_traits import with_outlier_channels
 
 from andrea_export.backends.base import EngineFacts
 from andrea_export.build import BuildResult, build_bundle
@@ -51,6 +52,19 @@ def tiny(checkpoint: Path) -> LoadedModel:
 def tiny_onnx(tiny: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its canonical ONNX file. Read only."""
     return export_canonical(tiny, tmp_path_factory.mktemp("canonical"))
+
+
+@pytest.fixture(scope="session")
+def andrea_120m() -> LoadedModel:
+    """The real shape, with a few channels that dwarf the others, as a trained model's do. Not to be changed."""
+    loaded = load_model(preset="andrea-120m", checkpoint=None, seed=0)
+    return replace(loaded, model=with_outlier_channels(loaded.model))
+
+
+@pytest.fixture(scope="session")
+def andrea_120m_onnx(andrea_120m: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its canonical ONNX file. Read only."""
+    return export_canonical(andrea_120m, tmp_path_factory.mktemp("canonical-120m"))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from andrea_export.backends.onnxruntime import provider_availability, provider_row
+from andrea_export.backends.onnxruntime import PROVIDERS, provider_availability
 from andrea_export.bundle import Bundle, open_bundle
 from andrea_export.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
 from andrea_export.generation import check_generation, check_prompt, token_ids
@@ -163,7 +163,7 @@ def _rows(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
 def load(
     bundle: str | Path,
     *,
-    provider: str = "auto",
+    provider: str = AUTO,
     precision: str | None = None,
     num_threads: int | None = None,
     allow_cpu_nodes: bool = False,
@@ -179,6 +179,8 @@ def load(
     Raises: BundleError (no bundle, damaged, or without that precision), ValidationError (it failed its own),
     UsageError, BackendUnavailable, RunError.
     """
+    if provider not in (AUTO, *PROVIDERS):
+        raise UsageError(f"unknown provider '{provider}'", hint=f"providers: {', '.join((AUTO, *PROVIDERS))}")
     opened = open_bundle(Path(bundle), verify=False)
     if opened.manifest.verdict != "pass":
         raise ValidationError(
@@ -211,7 +213,6 @@ def _open(
 ) -> Model:
     from andrea_export.runtime.open import open_growing, open_shared
 
-    provider_row(provider)
     wanted = _precision(bundle, provider, precision)
     shared = provider == "cpu" and wanted in bundle.manifest.ort_cpu
     own = files_of(wanted, bundle.manifest.recipe.ort_cpu)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +33,9 @@ class Sampling:
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:
     """Refuses what cannot be drawn from. Raises UsageError naming every problem at once."""
-    problems = []
+    problems = _wrong_types(sampling)
+    if problems:
+        raise UsageError("; ".join(problems))
     temperature, top_k, top_p = sampling.temperature, sampling.top_k, sampling.top_p
     if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
         problems.append(f"temperature is {temperature:g}, expected a number above 0 (leave it out to be greedy)")
@@ -48,6 +52,25 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
         problems.append(f"stop token {outside[0]} is outside the vocabulary, expected 0 to {vocab_size - 1}")
     if problems:
         raise UsageError("; ".join(problems), hint="without a temperature the likeliest token is taken")
+
+
+def _wrong_types(sampling: Sampling) -> list[str]:
+    """A line for every setting that is no number of its kind; numpy's numbers are numbers."""
+    settings = {
+        "temperature": (sampling.temperature, Real, "a number"),
+        "top-k": (sampling.top_k, Integral, "a whole number"),
+        "top-p": (sampling.top_p, Real, "a number"),
+    }
+    problems = [
+        f"{name} is {value!r}, expected {what}"
+        for name, (value, kind, what) in settings.items()
+        if value is not None and not isinstance(value, kind)
+    ]
+    if not isinstance(sampling.seed, Integral):
+        problems.append(f"seed is {sampling.seed!r}, expected a whole number")
+    if not (isinstance(sampling.stop, Collection) and all(isinstance(token, Integral) for token in sampling.stop)):
+        problems.append(f"stop is {sampling.stop!r}, expected a tuple of token ids")
+    return problems
 
 
 class Sampler:

@@ -10,7 +10,6 @@ element. Validation judges by torch's own error instead, which is tighter.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy.typing as npt
 import onnx
 import pytest
 import torch
-from model_traits import with_outlier_channels
 
 from andrea_export.backends.base import zero_cache
 from andrea_export.backends.onnxruntime import OnnxSession
@@ -96,13 +94,11 @@ def test_every_shape_equals_torch(tiny: LoadedModel, tiny_onnx: Path) -> None:
 
 
 @pytest.mark.full
-def test_every_shape_of_120m_equals_torch(tmp_path: Path) -> None:
-    loaded = load_model(preset="andrea-120m", checkpoint=None, seed=0)
-    loaded = replace(loaded, model=with_outlier_channels(loaded.model))
-    path = export_canonical(loaded, tmp_path)
-    assert (tmp_path / "model.onnx.data").stat().st_size < 4 * 92_331_264 + 64 * 1024  # the tied matrix once
-    with OnnxSession(path) as session:
-        check_every_shape(session, loaded.model)
+def test_every_shape_of_120m_equals_torch(andrea_120m: LoadedModel, andrea_120m_onnx: Path) -> None:
+    weights = andrea_120m_onnx.with_name("model.onnx.data")
+    assert weights.stat().st_size < 4 * 92_331_264 + 64 * 1024  # the tied matrix once
+    with OnnxSession(andrea_120m_onnx) as session:
+        check_every_shape(session, andrea_120m.model)
 
 
 def test_decode_step_by_step_equals_one_full_forward(tiny: LoadedModel, tiny_onnx: Path) -> None:

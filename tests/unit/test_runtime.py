@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import torch
 
 import andrea_export
+from andrea_export.backends.onnxruntime import PROVIDERS, check_assignment
 from andrea_export.bundle import open_bundle, seal
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.errors import (
@@ -28,8 +30,12 @@ from andrea_export.errors import (
     UsageError,
     ValidationError,
 )
+from andrea_export.ort_cpu import derive_ort_cpu
+from andrea_export.ort_cpu_files import files_of
+from andrea_export.recipe import OrtCpu
 from andrea_export.runtime import Model, Sampling
 from andrea_export.runtime import open as runtime_open
+from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.engine import raise_run_error
 from andrea_export.runtime.open import open_growing, open_shared
 from andrea_export.runtime.shared_cache import SharedCacheEngine
@@ -60,6 +66,18 @@ def test_fp32_says_what_torch_says_for_200_tokens(tiny: LoadedModel, ort_bundle:
         assert model.graph == "ort-cpu-fp32.onnx"
         assert list(model.generate(PROMPT, max_new_tokens=200)) == wanted
         assert list(model.generate(PROMPT, max_new_tokens=200)) == wanted, "greedy is deterministic"
+
+
+@pytest.mark.full
+def test_fp32_of_120m_says_what_torch_says_for_200_tokens(andrea_120m: LoadedModel, andrea_120m_onnx: Path) -> None:
+    folder, config = andrea_120m_onnx.parent, andrea_120m.config
+    derive_ort_cpu(andrea_120m_onnx, config, precision="fp32", options=OrtCpu(), folder=folder)
+    files = files_of("fp32", OrtCpu())
+    with open_shared(folder, files, config, num_usable_cores()) as engine:
+        said = [int(engine.start([PROMPT], len(PROMPT) + 200)[0].argmax())]
+        while len(said) < 200:
+            said.append(int(engine.step(said[-1:])[0].argmax()))
+    assert said == torch_greedy(andrea_120m, PROMPT, 200)
 
 
 def test_the_canonical_graph_says_the_same(tiny: LoadedModel, built_bundle: Path) -> None:
@@ -245,6 +263,11 @@ def test_steps_allocate_no_buffers(ort_bundle: Path, monkeypatch: pytest.MonkeyP
         ((1,), 1, Sampling(top_k=5), "need a temperature"),
         ((1,), 1, Sampling(seed=-1), "seed is -1"),
         ((1,), 1, Sampling(stop=(321,)), "stop token 321"),
+        ((1,), 1, Sampling(temperature="warm"), "temperature is 'warm', expected a number"),
+        ((1,), 1, Sampling(temperature=1.0, top_k=2.5), r"top-k is 2\.5, expected a whole number"),
+        ((1,), 1, Sampling(seed=None), "seed is None, expected a whole number"),
+        ((1,), 1, Sampling(stop=7), "stop is 7, expected a tuple of token ids"),
+        ((1,), 1, Sampling(stop=("a",)), r"stop is \('a',\), expected"),
     ],
 )
 def test_what_cannot_be_generated(
@@ -303,8 +326,9 @@ def test_a_precision_that_was_not_built(built_bundle: Path) -> None:
 def test_precisions_and_threads_there_are_not(ort_bundle: Path) -> None:
     with pytest.raises(UsageError, match="unknown precision 'fp16'"):
         opened(ort_bundle, "fp16")
-    with pytest.raises(UsageError, match="unknown provider 'tpu'"):
+    with pytest.raises(UsageError, match="unknown provider 'tpu'") as error:
         andrea_export.load(ort_bundle, provider="tpu")
+    assert error.value.hint == "providers: auto, cpu, cuda, tensorrt, tensorrt-rtx"
     with pytest.raises(UsageError, match="0 threads"):
         andrea_export.load(ort_bundle, num_threads=0)
     with pytest.raises(UsageError, match="runs fp32 only"):
@@ -531,9 +555,20 @@ class Subgraph:
         return self._nodes
 
 
-def test_a_node_that_landed_elsewhere_is_named() -> None:
-    from andrea_export.backends.onnxruntime import PROVIDERS, check_assignment
+def test_onnxruntimes_own_record_of_a_graph_on_the_cpu(tiny_onnx: Path) -> None:
+    """Here every node is on the CPU: as it should be where that was asked for, and elsewhere where CUDA was."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = onnxruntime.InferenceSession(str(tiny_onnx), options, providers=["CPUExecutionProvider"])
+    record = session.get_provider_graph_assignment_info()
+    check_assignment(PROVIDERS["cpu"], record)
+    with pytest.raises(BackendUnavailable, match=r"provider cuda: \d+ nodes are not on it: ") as error:
+        check_assignment(PROVIDERS["cuda"], record)
+    named = str(error.value)
+    assert "on CPUExecutionProvider" in named and re.search(r" and \d+ more$", named.splitlines()[0])
 
+
+def test_a_node_that_landed_elsewhere_is_named() -> None:
     here = Subgraph("CUDAExecutionProvider", Node("blocks.0.mlp.fc", "MatMul"))
     check_assignment(PROVIDERS["cuda"], [here])
     elsewhere = Subgraph("CPUExecutionProvider", Node("blocks.0.mlp.gelu", "Gelu"))
