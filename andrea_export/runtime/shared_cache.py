@@ -23,6 +23,9 @@ CHUNK = 128
 """Tokens of a prompt in one run. Attention over a chunk reads only the keys there are by then, about half of all in a
 full context; longer chunks lose that, shorter ones read the weights more often. Measured in docs/runtime.md."""
 
+_MOST_BINDINGS = 256
+"""Kept at most, for texts of one shape whose prompts differ in length: a few kilobytes each."""
+
 
 @dataclass(slots=True, kw_only=True)
 class _Binding:
@@ -54,6 +57,8 @@ class SharedCacheEngine:
         self._caches: dict[str, npt.NDArray[Any]] = {}
         self._cache_dtype = input_dtype(decode, "past_key_values.0.key")
         self._logits_BV: LogitsBV = np.empty((0, config.vocab_size), np.float32)
+        self._bindings: dict[tuple[int, int, int, int], _Binding] = {}
+        self._num_filled: list[int] = []
         self._steps: list[_Binding] = []
         self._errors = onnxruntime_errors()
 
@@ -62,24 +67,20 @@ class SharedCacheEngine:
         config, num_rows = self._config, len(prompts)
         shape = (num_rows, config.n_head, capacity, config.d_head)
         self._steps.clear()
+        self._num_filled = []
         try:
             self._reserve(shape)
-            self._logits_BV = np.empty((num_rows, config.vocab_size), np.float32)
         except MemoryError as error:
             raise_run_error(self.name, error)
         for row, prompt in enumerate(prompts):
             self._prompt(row, as_int64(prompt))
-        together = self._rows_independent or num_rows == 1
-        ranges = [(0, num_rows)] if together else [(row, row + 1) for row in range(num_rows)]
-        for first, last in ranges:
-            binding = self._bind(self._decode, first, last, 1)
-            for place, row in enumerate(range(first, last)):
-                binding.seqlens_B[place] = len(prompts[row]) - 1
-            self._steps.append(binding)
+        self._num_filled = [len(prompt) for prompt in prompts]
         return self._logits_BV
 
     def step(self, tokens: Sequence[int]) -> LogitsBV:
         """Appends one token a row. Raises: see ``Engine``."""
+        if not self._steps:  # after the prompts' logits are out: nobody waits for it there
+            self._bind_steps()
         row = 0
         for binding in self._steps:
             for place in range(len(binding.ids_BS)):
@@ -94,6 +95,7 @@ class SharedCacheEngine:
     def close(self) -> None:
         """Releases sessions and buffers."""
         self._steps.clear()
+        self._bindings.clear()
         self._caches.clear()
         self._decode = self._prefill = None
 
@@ -109,7 +111,9 @@ class SharedCacheEngine:
         """Buffers of this shape: the last text's if they have it, since what they hold is overwritten or not read."""
         if self._caches and next(iter(self._caches.values())).shape == shape:
             return
+        self._bindings.clear()
         self._caches.clear()  # first, so that there are never two sets
+        self._logits_BV = np.empty((shape[0], self._config.vocab_size), np.float32)
         # np.zeros maps pages without touching them: a long capacity costs memory only as far as it is filled.
         self._caches = {
             f"{block}.{part}": np.zeros(shape, self._cache_dtype)
@@ -117,16 +121,23 @@ class SharedCacheEngine:
             for part in ("key", "value")
         }
 
+    def _bind_steps(self) -> None:
+        """One run a step for all rows, or one for each."""
+        num_rows = len(self._num_filled)
+        together = self._rows_independent or num_rows == 1
+        for first, last in [(0, num_rows)] if together else [(row, row + 1) for row in range(num_rows)]:
+            binding = self._bind(self._decode, first, last, 1)
+            for place, row in enumerate(range(first, last)):
+                binding.seqlens_B[place] = self._num_filled[row] - 1
+            self._steps.append(binding)
+
     def _prompt(self, row: int, ids_S: npt.NDArray[np.int64]) -> None:
         """One row's prompt. A prefill graph without logits leaves the last token to the decoding graph."""
         fills_only = KEEP not in self._inputs[id(self._prefill)]
         num_filled = len(ids_S) - 1 if fills_only else len(ids_S)
-        binding = None
         for begin in range(0, num_filled, self._chunk):
             end = min(begin + self._chunk, num_filled)
-            if binding is None or binding.ids_BS.shape[1] != end - begin:
-                binding = self._bind(self._prefill, row, row + 1, end - begin)
-            self._run_at(binding, ids_S[begin:end], begin)
+            self._run_at(self._bind(self._prefill, row, row + 1, end - begin), ids_S[begin:end], begin)
         if fills_only:
             self._run_at(self._bind(self._decode, row, row + 1, 1), ids_S[-1:], len(ids_S) - 1)
 
@@ -144,9 +155,17 @@ class SharedCacheEngine:
             raise_run_error(self.name, error)
 
     def _bind(self, session: Any, first: int, last: int, num_tokens: int) -> _Binding:
-        """The session over rows first … last − 1, in place: past and present are the same memory."""
+        """The session over rows first … last − 1, in place: past and present are the same memory.
+
+        A binding takes as long as a few layers, so each is kept as long as the buffers are.
+        """
+        key = (id(session), first, last, num_tokens)
+        if key in self._bindings:
+            return self._bindings[key]
+        if len(self._bindings) == _MOST_BINDINGS:
+            self._bindings.clear()
         num_rows = last - first
-        binding = _Binding(
+        binding = self._bindings[key] = _Binding(
             session=session,
             io=session.io_binding(),
             ids_BS=np.zeros((num_rows, num_tokens), np.int64),

@@ -233,6 +233,7 @@ def test_steps_allocate_no_buffers(ort_bundle: Path, monkeypatch: pytest.MonkeyP
         engine = model.engine
         assert isinstance(engine, SharedCacheEngine)
         logits = engine.start([PROMPT], 40)
+        engine.step([7])  # the first one binds
 
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("a step binds or allocates")
@@ -241,6 +242,31 @@ def test_steps_allocate_no_buffers(ort_bundle: Path, monkeypatch: pytest.MonkeyP
             monkeypatch.setattr(np, name, refuse)
         monkeypatch.setattr(engine, "_bind", refuse)
         assert all(engine.step([token]) is logits for token in (1, 2, 3))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_texts_of_one_shape_are_bound_once(ort_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """And say what they say in a model of their own, however their prompts' lengths come and go."""
+    monkeypatch.setattr("andrea_export.runtime.shared_cache._MOST_BINDINGS", 4)
+    prompts = [PROMPT[:length] for length in (3, 8, 2, 8, 1, 5, 6, 7, 3)]
+
+    def said(engine: SharedCacheEngine, prompt: tuple[int, ...]) -> list[int]:
+        tokens = [int(engine.start([prompt], 12)[0].argmax())]
+        return [*tokens, int(engine.step(tokens)[0].argmax())]
+
+    with opened(ort_bundle, precision) as model:
+        engine = model.engine
+        assert isinstance(engine, SharedCacheEngine)
+        found = [said(engine, prompt) for prompt in prompts]
+        first = said(engine, PROMPT)
+        monkeypatch.setattr("andrea_export.runtime.shared_cache._bind_output", None)
+        assert said(engine, PROMPT) == first
+    monkeypatch.undo()
+    alone = []
+    for prompt in prompts:
+        with opened(ort_bundle, precision) as model:
+            alone.append(said(model.engine, prompt))  # type: ignore[arg-type]
+    assert found == alone
 
 
 @pytest.mark.parametrize(
