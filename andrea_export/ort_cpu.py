@@ -103,13 +103,13 @@ def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:
     if unknown:
         raise UsageError(
             f"{key}: the model has no linear layer {', '.join(unknown)}",
-            hint="name one as blocks.3.mlp.proj, or as mlp.proj for every block",
+            hint="name one as blocks.3.mlp.proj, those of a block as blocks.3, one of every block as mlp.proj",
         )
     return {module for module in modules if any(_means(name, module) for name in names)}
 
 
 def _means(name: str, module: str) -> bool:
-    return module == name or module.split(".", 2)[2] == name
+    return module == name or module.startswith(f"{name}.") or module.split(".", 2)[2] == name
 
 
 def _dynamic_int8(modules: tuple[str, ...], options: OrtCpu) -> tuple[ir.passes.InPlacePass, ...]:

@@ -3,9 +3,10 @@
     python scripts/measure_quantization.py CHECKPOINT TEXT [--output docs/measurements/quantization]
 
 For each variant of the CPU graphs: KL(fp32 ‖ variant), the share of positions with the same likeliest token, and the
-perplexity, on windows of the text as byte tokens, half of each as prompt and half step by step, as in use. Among the
-variants, for each linear layer of every block by name, is the one where it alone is kept one precision higher. A layer
-is sensitive if that takes away more of the KL than its share of the weights.
+perplexity, on windows of the text as byte tokens, half of each as prompt and half step by step, as in use; and KL after
+prompts alone, of as many lengths as there are windows, for tokens of one prompt may share a range. Among the variants,
+for each linear layer of every block by name, is the one where it alone is kept one precision higher. A layer is
+sensitive if that takes away more of the KL than its share of the weights.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
         export_canonical(loaded, folder)
         exact = _logits(folder, loaded.config, "fp32", OrtCpu(), windows)
         rows = [
-            _row(label, _logits(folder, loaded.config, precision, recipe, windows), exact, windows)
+            _row(label, *_logits(folder, loaded.config, precision, recipe, windows), *exact, windows)
             for label, precision, recipe in _variants()
         ]
     print("\n".join(_table(rows)))
@@ -70,8 +71,9 @@ def main() -> None:
         head = (
             "# What int8 and int4 cost\n\nMade by `scripts/measure_quantization.py`; do not edit. "
             f"{loaded.origin}, {options.text.name}: {options.windows} windows of {options.length} byte tokens, half of "
-            "each as prompt, half step by step; against the fp32 graph. Kernels differ in how they round; these "
-            f"are those of {document['machine']['cpu']} ({document['machine']['flags']}).\n\n"
+            "each as prompt, half step by step, and prompts of as many lengths alone; against the fp32 graph. Kernels "
+            f"differ in how they round; these are those of {document['machine']['cpu']} "
+            f"({document['machine']['flags']}).\n\n"
         )
         options.output.with_suffix(".md").write_text(head + "\n".join(_table(rows)) + "\n", encoding="utf-8")
 
@@ -81,8 +83,12 @@ def _variants() -> list[tuple[str, OrtPrecision, OrtCpu]]:
     blockwise = OrtCpu(int8_decode="blockwise")
     found: list[tuple[str, OrtPrecision, OrtCpu]] = [
         ("fp32", "fp32", OrtCpu()),
-        ("int8 (default)", "int8", OrtCpu()),
+        ("int8 (default: a range a token in attn.proj)", "int8", OrtCpu()),
+        ("int8, one range for all tokens", "int8", OrtCpu(int8_row_ranges=())),
+        ("int8, a range a token in attn.proj and mlp.proj", "int8", OrtCpu(int8_row_ranges=("attn.proj", "mlp.proj"))),
+        ("int8, a range a token everywhere", "int8", OrtCpu(int8_row_ranges=BLOCK_LINEARS)),
         *((f"int8, {name} in fp32", "int8", replace(OrtCpu(), int8_keep=(name,))) for name in BLOCK_LINEARS),
+        ("int8, the first block in fp32", "int8", OrtCpu(int8_keep=("blocks.0",))),
         ("int8, block-wise", "int8", blockwise),
         ("int4, blocks of 32", "int4", plain4),
         *(
@@ -105,20 +111,27 @@ def _windows(text: Path, number: int, length: int) -> list[list[int]]:
 
 def _logits(
     folder: Path, config: AndreaConfig, precision: OrtPrecision, recipe: OrtCpu, windows: list[list[int]]
-) -> Logits:
-    """Logits as they are in use, ``[windows, length / 2 + 1, V]``: half a window as prompt, then step by step."""
+) -> tuple[Logits, Logits]:
+    """Logits as they are in use, ``[windows, length / 2 + 1, V]``: half a window as prompt, then step by step.
+
+    And after prompts of every window's first tokens, ``[windows², V]``.
+    """
     derive_ort_cpu(folder / "model.onnx", config, precision=precision, options=recipe, folder=folder)
-    found = []
+    found, after_prompts = [], []
     with open_shared(folder, files_of(precision, recipe), config, num_usable_cores()) as engine:
         for window in windows:
             half = len(window) // 2
             rows = [engine.start([window[:half]], len(window))[0].copy()]
             rows += [engine.step([token])[0].copy() for token in window[half:]]
             found.append(np.stack(rows))
-    return np.stack(found)
+            lengths = np.linspace(1, len(window), len(windows)).astype(int)
+            after_prompts += [engine.start([window[:length]], len(window))[0].copy() for length in lengths]
+    return np.stack(found), np.stack(after_prompts)
 
 
-def _row(label: str, found: Logits, exact: Logits, windows: list[list[int]]) -> dict[str, Any]:
+def _row(
+    label: str, found: Logits, found_prompts: Logits, exact: Logits, exact_prompts: Logits, windows: list[list[int]]
+) -> dict[str, Any]:
     vocabulary = exact.shape[-1]
     got = agreement(exact.reshape(-1, vocabulary), found.reshape(-1, vocabulary))
     shifted = found - found.max(axis=-1, keepdims=True)
@@ -129,15 +142,17 @@ def _row(label: str, found: Logits, exact: Logits, windows: list[list[int]]) -> 
         "kl_mean": got.kl_mean,
         "kl_max": got.kl_max,
         "top1": got.top1,
+        "kl_after_prompts": agreement(exact_prompts, found_prompts).kl_mean,
         "perplexity": math.exp(-float(said.mean())),
     }
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| variant | KL mean, nats | KL max | same top-1 | perplexity |", "|---|---|---|---|---|"]
+    lines = ["| variant | KL mean, nats | KL max | same top-1 | perplexity | after prompts alone: KL mean |"]
+    lines += ["|---|---|---|---|---|---|"]
     lines += [
         f"| {row['variant']} | {row['kl_mean']:.2e} | {row['kl_max']:.2e} | {row['top1']:.2%} | "
-        f"{row['perplexity']:.4f} |"
+        f"{row['perplexity']:.4f} | {row['kl_after_prompts']:.2e} |"
         for row in rows
     ]
     return lines

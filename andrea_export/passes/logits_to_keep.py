@@ -8,41 +8,53 @@ import onnx_ir as ir
 from andrea_export.canonical import MODULE_KEY
 from andrea_export.errors import PassError
 from andrea_export.ort_cpu_files import KEEP
-from andrea_export.passes.graph_edits import constant
+from andrea_export.passes.contract import module_of
+from andrea_export.passes.graph_edits import HINT, constant
 
 _TO_THE_END = np.iinfo(np.int64).max  # Slice's own way to say so
 
 
 class LogitsToKeep(ir.passes.InPlacePass):
-    """A new input ``logits_to_keep`` int64 ``[1]``, 1 to S: how many of the last positions get a final norm and logits.
+    """A new input ``logits_to_keep`` int64 ``[1]``, 1 to S: how many of the last positions get logits.
 
-    Requires: a node of the module ``ln_f`` and an output ``logits``. Ensures: the input is there, and the logits are
-    ``[batch, kept, V]``. Raises: PassError.
+    After the last block's attention no position sees another one. So both streams are cut there, what attention gives
+    and what it is added to, and three of that block's four linear layers, the final norm and the head see the kept
+    positions alone.
+
+    Requires: the nodes ``attn.context`` and ``attn_residual`` of a last block, and an output ``logits``. Ensures: the
+    input is there, and the logits are ``[batch, kept, V]``. Raises: PassError.
     """
 
     def requires(self, model: ir.Model) -> None:
-        """Checks that the final norm is there, and the input is not."""
-        _final_norm(model.graph)
+        """Checks that both streams and the logits are there, and the input is not."""
+        _logits(model.graph)
+        _last_attention(model.graph)
         if any(value.name == KEEP for value in model.graph.inputs):
             raise PassError(f"the graph already has the input {KEEP}")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Cuts the residual stream before the final norm."""
+        """Cuts both streams after the last attention."""
         graph = model.graph
-        norm = _final_norm(graph)
+        context, residual = _last_attention(graph)
         keep = ir.Value(name=KEEP, shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT64))
         graph.inputs.insert(_before_the_cache(graph), keep)
-        props = {MODULE_KEY: "ln_f"}
-        start = ir.Node("", "Neg", [keep], name="ln_f/start", metadata_props=props)
-        end = constant(graph, f"{KEEP}.end", np.array([_TO_THE_END], np.int64))
-        axis = constant(graph, f"{KEEP}.axis", np.array([1], np.int64))
-        cut = ir.Node(
-            "", "Slice", [norm.inputs[0], start.outputs[0], end, axis], name="ln_f/kept", metadata_props=dict(props)
-        )
-        for node in (start, cut):
-            node.outputs[0].name = node.name
-        graph.insert_before(norm, [start, cut])
-        norm.replace_input_with(0, cut.outputs[0])
+        start = _node("Neg", [keep], f"{KEEP}/start", context)
+        graph.insert_after(context, start)
+        bounds = [
+            start.outputs[0],
+            constant(graph, f"{KEEP}.end", np.array([_TO_THE_END], np.int64)),
+            constant(graph, f"{KEEP}.axis", np.array([1], np.int64)),
+        ]
+        (added_to,) = (value for value in residual.inputs if value is not None and not _is_from_attention(value))
+        streams = [
+            (context.outputs[0], list(context.outputs[0].uses())),
+            (added_to, [use for use in added_to.uses() if use.node is residual]),
+        ]
+        for stream, uses in streams:
+            cut = _node("Slice", [stream, *bounds], f"{stream.name}/kept", context)
+            graph.insert_after(start, cut)
+            for use in uses:
+                use.node.replace_input_with(use.idx, cut.outputs[0])
         logits = _logits(graph)
         assert logits.shape is not None
         logits.shape = ir.Shape([logits.shape[0], "kept", logits.shape[2]])
@@ -54,12 +66,26 @@ class LogitsToKeep(ir.passes.InPlacePass):
             raise PassError(f"the graph does not read {KEEP}")
 
 
-def _final_norm(graph: ir.Graph) -> ir.Node:
-    _logits(graph)
-    for node in graph:
-        if node.op_type == "LayerNormalization" and node.metadata_props.get(MODULE_KEY) == "ln_f":
-            return node
-    raise PassError("the graph has no LayerNormalization of the module ln_f")
+def _last_attention(graph: ir.Graph) -> tuple[ir.Node, ir.Node]:
+    """The last block's nodes that give attention's result and the residual stream after it."""
+    nodes = {str(node.name): node for node in graph}
+    index = 0
+    while f"blocks.{index + 1}.attn_residual" in nodes:
+        index += 1
+    found = [nodes.get(f"blocks.{index}.{layer}") for layer in ("attn.context", "attn_residual")]
+    if found[0] is None or found[1] is None:
+        raise PassError(f"the graph has no blocks.{index}.attn.context or no blocks.{index}.attn_residual", hint=HINT)
+    return found[0], found[1]
+
+
+def _is_from_attention(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and module_of(producer).endswith(".attn.proj")
+
+
+def _node(op_type: str, inputs: list[ir.Value], name: str, beside: ir.Node) -> ir.Node:
+    output = ir.Value(name=name)
+    return ir.Node("", op_type, inputs, outputs=[output], name=name, metadata_props={MODULE_KEY: module_of(beside)})
 
 
 def _logits(graph: ir.Graph) -> ir.Value:

@@ -45,10 +45,20 @@ CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
     ),
     (
         "int8",
+        replace(OrtCpu(), int8_keep=("blocks.0",)),
+        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 4, "MatMulNBits": 1, "ReduceMax": 1}},
+    ),
+    (
+        "int8",
+        replace(OrtCpu(), int8_row_ranges=("attn.proj", "blocks.1.mlp.fc")),
+        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1, "ReduceMax": 3}},
+    ),
+    (
+        "int8",
         replace(BLOCKWISE, int8_keep=("mlp.proj",)),
         {
             "ort-cpu-int8.onnx": {"MatMulNBits": 7, "MatMul": 2},
-            "ort-cpu-int8-prefill.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 1},
+            "ort-cpu-int8-prefill.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 1, "ReduceMax": 1},
         },
     ),
     (
@@ -223,3 +233,5 @@ def test_the_files_of_every_recipe(precision: OrtPrecision, int8_decode: str, in
 def test_layers_to_keep_that_are_none(tiny: LoadedModel, kept: str) -> None:
     with pytest.raises(UsageError, match="int8_keep: the model has no linear layer"):
         linear_kinds(tiny.config, "int8", OrtCpu(int8_keep=(kept,)))
+    with pytest.raises(UsageError, match="int8_row_ranges: the model has no linear layer"):
+        linear_kinds(tiny.config, "int4", OrtCpu(int8_row_ranges=(kept,)))
