@@ -16,6 +16,7 @@ import numpy.typing as npt
 from andrea_export.backends.onnxruntime import input_dtype, onnxruntime_errors
 from andrea_export.ort_cpu_files import KEEP, SEQLENS, TOTAL
 from andrea_export.runtime.engine import LogitsBV, as_int64, raise_run_error
+from andrea_export.runtime.pages import zero_pages
 from andrea_export.specs import present_names
 from andrea_model.config import AndreaConfig
 
@@ -114,11 +115,11 @@ class SharedCacheEngine:
         self._bindings.clear()
         self._caches.clear()  # first, so that there are never two sets
         self._logits_BV = np.empty((shape[0], self._config.vocab_size), np.float32)
-        # np.zeros maps pages without touching them: a long capacity costs memory only as far as it is filled.
+        whole = zero_pages((self._config.n_layer, 2, *shape), self._cache_dtype)
         self._caches = {
-            f"{block}.{part}": np.zeros(shape, self._cache_dtype)
+            f"{block}.{part}": whole[block, place]
             for block in range(self._config.n_layer)
-            for part in ("key", "value")
+            for place, part in enumerate(("key", "value"))
         }
 
     def _bind_steps(self) -> None:
