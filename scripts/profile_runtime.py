@@ -24,7 +24,7 @@ from processor import processor_facts
 
 from andrea_export.backends.onnxruntime import CPU_TUNING, open_raw
 from andrea_export.bundle import Bundle, open_bundle
-from andrea_export.ort_cpu_files import files_of
+from andrea_export.ort_cpu_files import OrtCpuFiles, files_of
 from andrea_export.recipe import OrtPrecision
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores
@@ -68,19 +68,27 @@ def _profiles(bundle: Bundle, precision: OrtPrecision, threads: int) -> list[dic
                 "work": work,
                 "graph": name,
                 "weight_bytes": decoded_bytes(bundle.path / name),
-                "milliseconds": _profile(bundle, name, work, runs, threads),
+                "milliseconds": _profile(bundle, files, name, work, runs, threads),
             }
         )
     return rows
 
 
-def _profile(bundle: Bundle, graph: str, work: str, runs: int, threads: int) -> dict[str, float]:
-    """Operator and layer → milliseconds a run, most first."""
+def _profile(bundle: Bundle, files: OrtCpuFiles, profiled: str, work: str, runs: int, threads: int) -> dict[str, float]:
+    """Operator and layer → milliseconds a run, most first, of one of the graphs."""
+    tuning = replace(CPU_TUNING, num_threads=threads, rests=files.prefill != files.decode)
     with tempfile.TemporaryDirectory(prefix="andrea-") as folder:
-        tuning = replace(CPU_TUNING, num_threads=threads, profile=Path(folder) / "profile")
-        session = open_raw(bundle.path / graph, "cpu", tuning=tuning)
+        traced = replace(tuning, profile=Path(folder) / "profile")
+        sessions = {
+            name: open_raw(bundle.path / name, "cpu", tuning=traced if name == profiled else tuning)
+            for name in {files.decode, files.prefill}
+        }
         engine = SharedCacheEngine(
-            name=graph, decode=session, prefill=session, config=bundle.config, rows_independent=True
+            name=profiled,
+            decode=sessions[files.decode],
+            prefill=sessions[files.prefill],
+            config=bundle.config,
+            rows_independent=True,
         )
         if work == "token":
             engine.start([[1] * 32], 32 + runs)
@@ -89,7 +97,7 @@ def _profile(bundle: Bundle, graph: str, work: str, runs: int, threads: int) -> 
         else:
             for _ in range(runs):
                 engine.start([list(range(PROMPT))], PROMPT)
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        events = json.loads(Path(sessions[profiled].end_profiling()).read_text(encoding="utf-8"))
     durations: dict[str, list[int]] = defaultdict(list)
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
