@@ -13,7 +13,8 @@ from andrea_export.bundle import MODEL, PLUGIN, Bundle, EngineEntry, open_bundle
 from andrea_export.checkpoint import LoadedModel, load_model
 from andrea_export.diff.cases import Inputs, cases_within, seeded_cases
 from andrea_export.diff.compare import Compared, compare, not_measured
-from andrea_export.diff.engine import Judge, judged, report_of
+from andrea_export.diff.engine import report_of
+from andrea_export.diff.judging import Judge, judged
 from andrea_export.diff.policy import Policy, policy_as_mapping
 from andrea_export.diff.sources.base import Source
 from andrea_export.diff.sources.engine_source import EngineSource

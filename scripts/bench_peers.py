@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from processor import processor_facts
 from andrea_export.ort_cpu_validation import agreement
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores
-from andrea_export.runtime.machine import measure_limits
+from andrea_export.runtime.machine import MachineLimits, measure_limits
 
 HERE = Path(__file__).resolve().parent / "peers"
 PREFILLS = {"first_token_32": (1, 32), "prefill_128": (1, 128), "prefill_1024": (1, 1023), "prefill_8x128": (8, 128)}
@@ -165,9 +165,9 @@ def main() -> None:
         sys.exit(f"not prepared: {problems}" if problems else 0)
     begin, load_before = time.perf_counter(), os.getloadavg()
     measured: list[Contender] = []
+    limits: list[MachineLimits] = []
     for precision in options.precision or PRECISIONS:
-        measured += _measure([peer for peer in peers if peer.name not in problems], precision, folder, options)
-    limits = measure_limits(options.threads)
+        measured += _measure([peer for peer in peers if peer.name not in problems], precision, folder, options, limits)
     document = {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "machine": processor_facts(),
@@ -178,8 +178,10 @@ def main() -> None:
         "load_before": load_before,
         "load_after": os.getloadavg(),
         "limits": {
-            "read_bytes_s": limits.read_bytes_s, "fp32_flops": limits.fp32_flops, "int8_ops": limits.int8_ops
+            entry.name: statistics.median(getattr(one, entry.name) for one in limits)
+            for entry in fields(MachineLimits)
         },
+        "limits_of_each_round": [asdict(one) for one in limits],
         "decoded_bytes": {
             precision: decoded_bytes(folder / "bundle" / f"ort-cpu-{precision}.onnx")
             for precision in options.precision or PRECISIONS
@@ -261,8 +263,13 @@ def _convert(peer: Peer, variant: str, folder: Path, place: Path) -> None:
     stamp.touch()
 
 
-def _measure(peers: Sequence[Peer], precision: str, folder: Path, options: argparse.Namespace) -> list[Contender]:
-    """All contenders of one precision, started one after the other, then measured in turns."""
+def _measure(
+    peers: Sequence[Peer], precision: str, folder: Path, options: argparse.Namespace, limits: list[MachineLimits]
+) -> list[Contender]:
+    """All contenders of one precision, started one after the other, then measured in turns.
+
+    What the machine can do is measured in every round too, into ``limits``: on a shared one it comes and goes.
+    """
     contenders = [
         _start(peer, precision, folder, folder, options.threads) for peer in peers if precision in peer.variants
     ]
@@ -273,6 +280,7 @@ def _measure(peers: Sequence[Peer], precision: str, folder: Path, options: argpa
         for number in range(options.rounds):
             print(f"{precision}: round {number + 1} of {options.rounds}", file=sys.stderr)
             # The order turns by one every round, so that nobody always follows the same neighbour.
+            limits.append(measure_limits(options.threads))
             turn = number % len(contenders)
             for one in [*contenders[turn:], *contenders[:turn]]:
                 _try(one, "measure", partial(_ask_all, one, keep=True))

@@ -33,7 +33,8 @@ from andrea_export.backends.torch_reference import TorchSession
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import Case, Inputs
-from andrea_export.diff.engine import Judge, diff
+from andrea_export.diff.engine import diff
+from andrea_export.diff.judging import Judge
 from andrea_export.diff.session_run import run_case
 from andrea_export.diff.sources.onnx_source import OnnxSource
 from andrea_export.diff.sources.torch_source import TorchSource

@@ -19,7 +19,8 @@ from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel, load_model
 from andrea_export.cli.diff import write_reports
 from andrea_export.diff.cases import Inputs, seeded_cases
-from andrea_export.diff.engine import Judge, diff, text_tokens
+from andrea_export.diff.engine import diff, text_tokens
+from andrea_export.diff.judging import Judge
 from andrea_export.diff.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.diff.sources.torch_source import torch_source
 from andrea_export.precision import PRECISIONS

@@ -28,7 +28,7 @@ def check(
     """
     from dataclasses import replace
 
-    from andrea_export.diff.engine import judged
+    from andrea_export.diff.judging import judged
     from andrea_export.diff.policy import policy_from_mapping
     from andrea_export.report import report_from_json
 

@@ -21,7 +21,7 @@ from andrea_export.cli.report import write_whole
 from andrea_export.errors import UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.diff.engine import Judge
+    from andrea_export.diff.judging import Judge
     from andrea_export.report import Report
 
 EXIT_FAILED, EXIT_UNMEASURED = 1, 3
@@ -81,7 +81,7 @@ def diff(
 
 def judge_from(policy: Path | None, baseline: Path | None) -> Judge:
     """The policy and the baseline that were named. Raises: PolicyError, ReportError."""
-    from andrea_export.diff.engine import Judge
+    from andrea_export.diff.judging import Judge
     from andrea_export.diff.policy import policy_from_toml
     from andrea_export.report import report_from_json
 

@@ -1,39 +1,26 @@
-"""One comparison from beginning to end, and judging one again: what the verbs and ``validate`` call."""
+"""One comparison from beginning to end: what the verbs and ``validate`` call."""
 
 from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from andrea_export.backends.onnxruntime import onnxruntime_version
 from andrea_export.diff.cases import Inputs, cases_from_tokens, cases_within, tokens_from_file
 from andrea_export.diff.compare import Compared, compare
-from andrea_export.diff.judging import judged_candidate, judged_language, judged_row
-from andrea_export.diff.policy import Policy, policy_as_mapping
+from andrea_export.diff.judging import Judge, judged
 from andrea_export.diff.predicting import language_rows
-from andrea_export.diff.ratchet import ratchet_rows
 from andrea_export.diff.sources.base import Source, same_model
 from andrea_export.diff.text import built_in_tokens
-from andrea_export.errors import MismatchError, PolicyError, UsageError
-from andrea_export.judge import formula
-from andrea_export.metrics import figures_of
+from andrea_export.errors import MismatchError, UsageError
 from andrea_export.progress import Progress
 from andrea_export.recipe import Profile
-from andrea_export.report import PLUGIN_MATHS, Candidate, LayerRow, Report
+from andrea_export.report import Report
 from andrea_export.specs import layer_names
 from andrea_model.config import AndreaConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """A policy, where it came from, and the baseline it is a ratchet on."""
-
-    policy: Policy = field(default_factory=Policy)
-    origin: Mapping[str, str] = field(default_factory=lambda: {"name": "default", "sha256": ""})
-    baseline: Report | None = None
 
 
 def diff(
@@ -81,40 +68,6 @@ def report_of(
         layer_order=tuple(layer_names(identity.config)),
         versions={"torch": importlib.metadata.version("torch"), "onnxruntime": onnxruntime_version()},
         **(more or {}),
-    )
-
-
-def judged(report: Report, judge: Judge) -> Report:
-    """The report under a policy: budgets, failures, verdicts and ratchet all made anew from its figures.
-
-    Raises: PolicyError where the policy names no layer or a budget has no basis; MismatchError for a baseline of
-    something else.
-    """
-    policy = judge.policy
-    policy.check_names(report.layer_order, dict.fromkeys(row.case for row in report.language_model))
-    _check_basis(report.layers, policy)
-    layers = tuple(row if _is_foreign(row) else judged_row(row, policy) for row in report.layers)
-    language = tuple(judged_language(row, policy) for row in report.language_model)
-
-    def of(candidate: Candidate) -> Candidate:
-        if candidate.name.startswith(PLUGIN_MATHS):
-            return candidate
-        mine = [row for row in layers if row.candidate == candidate.name]
-        cases = [row for row in language if row.candidate == candidate.name]
-        return judged_candidate(candidate, mine, cases, policy)
-
-    held = ratchet_rows(layers, language, judge.baseline, policy) if judge.baseline is not None else ()
-    return replace(
-        report,
-        layers=layers,
-        language_model=language,
-        candidates=tuple(of(candidate) for candidate in report.candidates),
-        ratchet=tuple(held),
-        policy=policy_as_mapping(policy, judge.origin),
-        formula=formula(policy.k),
-        metrics=figures_of(
-            {name for row in layers for name in row.metrics} | {name for row in language for name in row.metrics}
-        ),
     )
 
 
@@ -166,22 +119,3 @@ def text_tokens(file: Path, config: AndreaConfig) -> tuple[int, ...]:
         return tuple(content[: config.n_ctx + 1])
     rows = tokens_from_file(file, replace(config, n_ctx=config.n_ctx + 1))
     return tuple(token for row in rows for token in row)[: config.n_ctx + 1]
-
-
-def _check_basis(rows: Sequence[LayerRow], policy: Policy) -> None:
-    """Raises PolicyError where a metric is to be judged by a derived budget that has nothing to derive from."""
-    for row in rows:
-        if not row.metrics or _is_foreign(row):
-            continue
-        budget = policy.budget(row.name, row.candidate, "accumulated", row.basis)
-        wanted = set(policy.metrics) if "accumulated" in policy.errors else set()
-        if not wanted <= set(budget):
-            raise PolicyError(
-                f"layer {row.name} of {row.candidate} has nothing to derive budgets from",
-                hint=f"set limits for its {', '.join(sorted(wanted))} in the policy",
-            )
-
-
-def _is_foreign(row: LayerRow) -> bool:
-    """Whether the row was measured against a truth of its own, with a budget of its own (the plugin's maths)."""
-    return row.candidate.startswith(PLUGIN_MATHS)

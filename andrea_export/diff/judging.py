@@ -5,13 +5,68 @@ Measures nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from andrea_export.diff.language_model import derived_budget
-from andrea_export.diff.policy import Policy
-from andrea_export.judge import failures_of
-from andrea_export.report import Candidate, LanguageModelRow, LayerRow, LocalError, Verdict, is_at_fault
+from andrea_export.diff.policy import Policy, policy_as_mapping
+from andrea_export.diff.ratchet import ratchet_rows
+from andrea_export.errors import PolicyError
+from andrea_export.judge import failures_of, formula
+from andrea_export.metrics import figures_of
+from andrea_export.report import (
+    PLUGIN_MATHS,
+    Candidate,
+    LanguageModelRow,
+    LayerRow,
+    LocalError,
+    Report,
+    Verdict,
+    is_at_fault,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """A policy, where it came from, and the baseline it is a ratchet on."""
+
+    policy: Policy = field(default_factory=Policy)
+    origin: Mapping[str, str] = field(default_factory=lambda: {"name": "default", "sha256": ""})
+    baseline: Report | None = None
+
+
+def judged(report: Report, judge: Judge) -> Report:
+    """The report under a policy: budgets, failures, verdicts and ratchet all made anew from its figures.
+
+    Raises: PolicyError where the policy names no layer or a budget has no basis; MismatchError for a baseline of
+    something else.
+    """
+    policy = judge.policy
+    policy.check_names(report.layer_order, dict.fromkeys(row.case for row in report.language_model))
+    _check_basis(report.layers, policy)
+    layers = tuple(row if _is_foreign(row) else judged_row(row, policy) for row in report.layers)
+    language = tuple(judged_language(row, policy) for row in report.language_model)
+
+    def of(candidate: Candidate) -> Candidate:
+        if candidate.name.startswith(PLUGIN_MATHS):
+            return candidate
+        mine = [row for row in layers if row.candidate == candidate.name]
+        cases = [row for row in language if row.candidate == candidate.name]
+        return judged_candidate(candidate, mine, cases, policy)
+
+    held = ratchet_rows(layers, language, judge.baseline, policy) if judge.baseline is not None else ()
+    return replace(
+        report,
+        layers=layers,
+        language_model=language,
+        candidates=tuple(of(candidate) for candidate in report.candidates),
+        ratchet=tuple(held),
+        policy=policy_as_mapping(policy, judge.origin),
+        formula=formula(policy.k),
+        metrics=figures_of(
+            {name for row in layers for name in row.metrics} | {name for row in language for name in row.metrics}
+        ),
+    )
 
 
 def judged_row(row: LayerRow, policy: Policy) -> LayerRow:
@@ -89,3 +144,22 @@ def _not_measured(rows: Sequence[LayerRow], language: Sequence[LanguageModelRow]
         assert unfed[0].local is not None
         reasons.append(f"{len(unfed)} local errors not measured: {unfed[0].local.reason}")
     return reasons
+
+
+def _check_basis(rows: Sequence[LayerRow], policy: Policy) -> None:
+    """Raises PolicyError where a metric is to be judged by a derived budget that has nothing to derive from."""
+    for row in rows:
+        if not row.metrics or _is_foreign(row):
+            continue
+        budget = policy.budget(row.name, row.candidate, "accumulated", row.basis)
+        wanted = set(policy.metrics) if "accumulated" in policy.errors else set()
+        if not wanted <= set(budget):
+            raise PolicyError(
+                f"layer {row.name} of {row.candidate} has nothing to derive budgets from",
+                hint=f"set limits for its {', '.join(sorted(wanted))} in the policy",
+            )
+
+
+def _is_foreign(row: LayerRow) -> bool:
+    """Whether the row was measured against a truth of its own, with a budget of its own (the plugin's maths)."""
+    return row.candidate.startswith(PLUGIN_MATHS)

@@ -93,7 +93,7 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         f"{document['date']}, {machine['cpu']} ({machine['flags']}), {machine['usable_cores']} cores, "
         f"{machine['system']}. Load average before {before:.2f}, after {after:.2f}; {document['minutes']:.1f} minutes.",
-        f"This machine reads {limits['read_bytes_s'] / 1e9:.1f} GB/s and multiplies "
+        f"Medians of all rounds: this machine reads {limits['read_bytes_s'] / 1e9:.1f} GB/s and multiplies "
         f"{limits['fp32_flops'] / 1e9:.0f} GFLOP/s in fp32, {limits['int8_ops'] / 1e9:.0f} GOP/s in int8.",
         "",
         "| contender | precision | first token (32) ms | prefill 128 ms | prefill 1024 ms | 8 × 128 ms | "

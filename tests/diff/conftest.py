@@ -10,7 +10,8 @@ import torch
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
 from andrea_export.diff.cases import Inputs, seeded_cases
-from andrea_export.diff.engine import Judge, diff, text_tokens
+from andrea_export.diff.engine import diff, text_tokens
+from andrea_export.diff.judging import Judge
 from andrea_export.diff.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.diff.text import built_in_tokens

@@ -15,7 +15,8 @@ from andrea_export.backends.torch_reference import TorchSession
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import Inputs
 from andrea_export.diff.compare import Stream, given_of
-from andrea_export.diff.engine import Judge, diff
+from andrea_export.diff.engine import diff
+from andrea_export.diff.judging import Judge
 from andrea_export.diff.session_run import run_case
 from andrea_export.diff.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.diff.sources.torch_source import TorchSource

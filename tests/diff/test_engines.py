@@ -14,7 +14,8 @@ from andrea_export.backends.torch_reference import TorchSession
 from andrea_export.bundle import PLUGIN, EngineEntry
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import cases_within
-from andrea_export.diff.engine import Judge, diff, inputs_for
+from andrea_export.diff.engine import diff, inputs_for
+from andrea_export.diff.judging import Judge
 from andrea_export.diff.sources.engine_source import EngineSource
 from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.errors import BackendUnavailable, RunError

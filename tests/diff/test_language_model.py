@@ -16,7 +16,8 @@ from andrea_export.backends.torch_reference import TorchSession
 from andrea_export.canonical import export_canonical
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import Inputs, cases_from_tokens
-from andrea_export.diff.engine import Judge, diff
+from andrea_export.diff.engine import diff
+from andrea_export.diff.judging import Judge
 from andrea_export.diff.language_model import (
     CONTEXTS,
     Predictions,

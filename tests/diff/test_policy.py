@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from andrea_export.diff.engine import Judge, judged
+from andrea_export.diff.judging import Judge, judged
 from andrea_export.diff.policy import (
     LanguageModelRule,
     LayerRule,

@@ -11,7 +11,8 @@ from andrea_export.backends.torch_tf32 import in_tf32, rounded_to_tf32
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.basis import MeasuredBasis
 from andrea_export.diff.cases import Inputs
-from andrea_export.diff.engine import Judge, diff
+from andrea_export.diff.engine import diff
+from andrea_export.diff.judging import Judge
 from andrea_export.diff.sources.torch_source import TorchSource
 from andrea_export.progress import Silent
 

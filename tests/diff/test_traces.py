@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.diff.cases import Inputs
-from andrea_export.diff.engine import Judge, diff, inputs_for
+from andrea_export.diff.engine import diff, inputs_for
+from andrea_export.diff.judging import Judge
 from andrea_export.diff.recording import record
 from andrea_export.diff.sources.base import Source
 from andrea_export.diff.sources.onnx_source import OnnxSource

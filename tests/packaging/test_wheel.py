@@ -212,10 +212,22 @@ def test_work_that_needs_a_package_names_it(empty: Path, arguments: tuple[str, .
 def test_help_is_quick(arguments: list[str]) -> None:
     """It imports none of the packages that take seconds, where they are installed."""
     slow = ("torch", "onnx", "onnx_ir", "onnxscript", "numpy", "onnxruntime", "polygraphy", "safetensors")
+    done = run_and_list(arguments, slow)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+def test_judging_a_report_again_is_quick() -> None:
+    """It runs nothing, so a gate needs neither torch nor onnxruntime."""
+    report = Path(__file__).resolve().parents[2] / "docs" / "example" / "report.json"
+    done = run_and_list(["check", str(report)], ("torch", "onnx_ir", "onnxruntime", "polygraphy"))
+    assert (done.returncode, done.stderr) == (1, "[]\n")  # the example has a planted fault
+
+
+def run_and_list(arguments: list[str], packages: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """One command in a process of its own, which ends by printing to stderr which of the packages it imported."""
     program = (
         "import atexit, sys; "
-        f"atexit.register(lambda: print(sorted(set(sys.modules) & set({slow!r})), file=sys.stderr)); "
+        f"atexit.register(lambda: print(sorted(set(sys.modules) & set({packages!r})), file=sys.stderr)); "
         f"from andrea_export.cli import main; main({arguments!r})"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "[]\n")
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
