@@ -21,7 +21,7 @@ from andrea_export.recipe import OrtPrecision, Recipe, recipe_as_mapping
 from andrea_export.report import Verdict
 from andrea_model.config import AndreaConfig
 
-SCHEMA = "andrea-export/manifest/1"
+SCHEMA = "andrea-export/manifest/2"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
@@ -127,8 +127,8 @@ class Bundle:
                 problems.append(f"{name} is missing")
             elif file.stat().st_size != entry.num_bytes:
                 problems.append(f"{name} has {file.stat().st_size:,} bytes, expected {entry.num_bytes:,}")
-            elif contents and (found := sha256_of(file)) != entry.sha256:
-                problems.append(f"{name} has sha256 {found[:12]}…, expected {entry.sha256[:12]}…")
+            elif contents and (problem := _other_contents(file, entry)):
+                problems.append(f"{name} {problem}")
         if not problems and names is None:
             from andrea_export.canonical import read_canonical_info
 
@@ -136,6 +136,14 @@ class Bundle:
             if info is None or (info.config, info.origin) != (self.config, self.origin):
                 problems.append(f"{MANIFEST} describes another model than {MODEL} holds")
         return tuple(problems)
+
+
+def _other_contents(file: Path, entry: FileEntry) -> str | None:
+    try:
+        found = sha256_of(file)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None if found == entry.sha256 else f"has sha256 {found[:12]}…, expected {entry.sha256[:12]}…"
 
 
 def open_bundle(path: Path, *, verify: bool = True) -> Bundle:

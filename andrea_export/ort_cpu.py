@@ -28,7 +28,7 @@ from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.passes.logits_to_keep import LogitsToKeep
 from andrea_export.passes.native_gelu import NativeGelu
 from andrea_export.passes.quantized_embedding import BLOCKS, ROWS, QuantizedEmbedding
-from andrea_export.passes.row_ranges import RowRanges
+from andrea_export.passes.scaled_rows import ScaledRows
 from andrea_export.passes.shared_cache import SharedCache
 from andrea_export.passes.tied_head import TiedHead
 from andrea_export.passes.without_logits import WithoutLogits
@@ -86,15 +86,15 @@ def linear_kinds(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu)
     Raises: UsageError for a layer to keep higher that the model does not have.
     """
     modules = tuple(f"blocks.{index}.{name}" for index in range(config.n_layer) for name in BLOCK_LINEARS)
-    _chosen(modules, options.int8_row_ranges, "int8_row_ranges")
+    _chosen(modules, options.int8_scaled_rows, "int8_scaled_rows")
     kept = {"int8": options.int8_keep, "int4": options.int4_keep}.get(precision, ())
     higher = _chosen(modules, kept, f"{precision}_keep")
     return {module: NEXT_HIGHER[precision] if module in higher else precision for module in modules}
 
 
-def has_row_ranges(module: str, options: OrtCpu) -> bool:
-    """Whether this layer keeps a range for each token where it is DynamicQuantizeMatMul."""
-    return any(_means(name, module) for name in options.int8_row_ranges)
+def has_scaled_rows(module: str, options: OrtCpu) -> bool:
+    """Whether this layer brings its rows to one size where it is DynamicQuantizeMatMul."""
+    return any(_means(name, module) for name in options.int8_scaled_rows)
 
 
 def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:
@@ -109,13 +109,14 @@ def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:
 
 
 def _means(name: str, module: str) -> bool:
-    return module == name or module.startswith(f"{name}.") or module.split(".", 2)[2] == name
+    _, index, layer = module.split(".", 2)
+    return name in (module, f"blocks.{index}", layer)
 
 
 def _dynamic_int8(modules: tuple[str, ...], options: OrtCpu) -> tuple[ir.passes.InPlacePass, ...]:
     """The passes that make these layers int8 with activations rounded in each run."""
-    by_row = tuple(name for name in modules if has_row_ranges(name, options))
-    return DynamicInt8(modules), RowRanges(by_row)
+    by_row = tuple(name for name in modules if has_scaled_rows(name, options))
+    return DynamicInt8(modules), ScaledRows(by_row)
 
 
 def _common(model: ir.Model, precision: OrtPrecision) -> None:

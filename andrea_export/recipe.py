@@ -79,10 +79,11 @@ class OrtCpu:
     int8_keep: tuple[str, ...] = ()
     """Linear layers that stay fp32 in int8: ``blocks.3.mlp.proj``, ``blocks.3`` for all of a block, or ``mlp.proj`` for
     that of every block. The first block is the sensitive one (docs/runtime.md)."""
-    int8_row_ranges: tuple[str, ...] = ("attn.proj",)
-    """Layers of DynamicQuantizeMatMul whose tokens keep a range each; named as above, in int4's prompts too. On a
-    trained model it takes away a quarter of int8's divergence after a prompt to give ``attn.proj`` some, and next to
-    nothing to give the others some too (docs/measurements/quantization.md)."""
+    int8_scaled_rows: tuple[str, ...] = ("attn.proj",)
+    """Layers of DynamicQuantizeMatMul whose tokens are brought to one size before they are rounded on one range; named
+    as above, for int4's prompts too. On a trained model ``attn.proj`` alone takes a quarter off int8's divergence after
+    a prompt, and all layers nearly a half, for more time; step by step, where a token is alone, it is no matter
+    (docs/runtime.md)."""
     int4_block: Literal[32, 64, 128] = 128
     """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""
     int4_keep: tuple[str, ...] = ("attn.qkv",)

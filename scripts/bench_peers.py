@@ -1,6 +1,6 @@
 """Measures andrea-export's runtime against its peers in one run, and writes the table.
 
-    python scripts/bench_peers.py FOLDER [--output docs/measurements] [--rounds 5] [--only NAME]
+    python scripts/bench_peers.py FOLDER [--output docs/measurements/PROCESSOR] [--rounds 5] [--only NAME]
 
 Everything is kept in FOLDER and reused: a virtual environment for each peer, one set of seeded ANDREA-120M weights,
 that model in every peer's format, and a bundle; all that again for the small trained checkpoint of the tests. Then
@@ -150,7 +150,7 @@ def main() -> None:
     """Prepares what is missing, measures, writes JSON and Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--output", type=Path, default=Path("docs/measurements"))
+    parser.add_argument("--output", type=Path, help="a folder; left out: FOLDER")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", help="a peer's name; repeat it")
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
@@ -190,9 +190,10 @@ def main() -> None:
         "contenders": [_row(one) for one in measured],
     }  # fmt: skip
     document["goals"] = goals_of(document)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "peers.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    (options.output / "peers.md").write_text(markdown(document), encoding="utf-8")
+    output = options.output or folder
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "peers.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (output / "peers.md").write_text(markdown(document), encoding="utf-8")
     print(markdown(document))
 
 

@@ -83,10 +83,14 @@ def _variants() -> list[tuple[str, OrtPrecision, OrtCpu]]:
     blockwise = OrtCpu(int8_decode="blockwise")
     found: list[tuple[str, OrtPrecision, OrtCpu]] = [
         ("fp32", "fp32", OrtCpu()),
-        ("int8 (default: a range a token in attn.proj)", "int8", OrtCpu()),
-        ("int8, one range for all tokens", "int8", OrtCpu(int8_row_ranges=())),
-        ("int8, a range a token in attn.proj and mlp.proj", "int8", OrtCpu(int8_row_ranges=("attn.proj", "mlp.proj"))),
-        ("int8, a range a token everywhere", "int8", OrtCpu(int8_row_ranges=BLOCK_LINEARS)),
+        ("int8 (default: tokens of one size in attn.proj)", "int8", OrtCpu()),
+        ("int8, tokens as they are", "int8", OrtCpu(int8_scaled_rows=())),
+        (
+            "int8, tokens of one size in attn.proj and mlp.proj",
+            "int8",
+            OrtCpu(int8_scaled_rows=("attn.proj", "mlp.proj")),
+        ),
+        ("int8, tokens of one size everywhere", "int8", OrtCpu(int8_scaled_rows=BLOCK_LINEARS)),
         *((f"int8, {name} in fp32", "int8", replace(OrtCpu(), int8_keep=(name,))) for name in BLOCK_LINEARS),
         ("int8, the first block in fp32", "int8", OrtCpu(int8_keep=("blocks.0",))),
         ("int8, block-wise", "int8", blockwise),

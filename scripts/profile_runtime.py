@@ -1,6 +1,6 @@
 """Where the time of a CPU graph goes, operator by operator, from onnxruntime's own profile.
 
-    python scripts/profile_runtime.py BUNDLE [--output docs/measurements/profile]
+    python scripts/profile_runtime.py BUNDLE [--output docs/measurements/PROCESSOR/profile]
 
 For every precision of the bundle: a token after 32 to 132 others, and a prompt of 128. Medians of each node over all
 runs, added up by operator and layer. Profiling costs a few microseconds a node, so the sums are above what runs take;
@@ -22,13 +22,14 @@ from typing import Any
 import onnxruntime
 from processor import processor_facts
 
-from andrea_export.backends.onnxruntime import CPU_TUNING, open_raw
+from andrea_export.backends.onnxruntime import open_raw
 from andrea_export.bundle import Bundle, open_bundle
 from andrea_export.ort_cpu_files import OrtCpuFiles, files_of
 from andrea_export.recipe import OrtPrecision
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.machine import measure_limits
+from andrea_export.runtime.open import shared_tuning
 from andrea_export.runtime.shared_cache import SharedCacheEngine
 
 TOKENS, PROMPT, PROMPT_RUNS = 100, 128, 10
@@ -76,7 +77,7 @@ def _profiles(bundle: Bundle, precision: OrtPrecision, threads: int) -> list[dic
 
 def _profile(bundle: Bundle, files: OrtCpuFiles, profiled: str, work: str, runs: int, threads: int) -> dict[str, float]:
     """Operator and layer → milliseconds a run, most first, of one of the graphs."""
-    tuning = replace(CPU_TUNING, num_threads=threads, rests=files.prefill != files.decode)
+    tuning = shared_tuning(files, threads)
     with tempfile.TemporaryDirectory(prefix="andrea-") as folder:
         traced = replace(tuning, profile=Path(folder) / "profile")
         sessions = {

@@ -127,7 +127,7 @@ class SessionTuning:
     take turns: the one's waiting threads hold the cores the other needs (docs/runtime.md)."""
     pools_memory: bool = True
     """Buffers come from onnxruntime's own pool, not from malloc. The threads of an operator that asks for some while it
-    runs wait for each other at that pool's lock: attention in fp16 took four times as long (docs/runtime.md)."""
+    runs wait for each other at that pool's lock: attention in fp16 took three times as long (docs/runtime.md)."""
     profile: Path | None = None
     """onnxruntime writes its profile to files whose names begin so."""
 

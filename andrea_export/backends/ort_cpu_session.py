@@ -27,6 +27,7 @@ class OrtCpuSession:
     """Runs one ``ort-cpu`` graph on canonical inputs; with ``taps``, those layers are returned too.
 
     A padded token sees nothing but itself at position 0, in the reference as here, so it is run as a row of its own.
+    The last token's logits are those of a run that keeps no others, as the runtime's are.
     Raises: BackendUnavailable, RunError.
     """
 
@@ -92,7 +93,12 @@ class OrtCpuSession:
                 if num_past:
                     buffer[:, :, :num_past] = past[name]
                 feeds[name] = buffer
-        return self._session.run(feeds)
+        found = self._session.run(feeds)
+        if num_new > 1 and KEEP in self._session.input_names:
+            # In use a prompt keeps its last position alone, and int8 rounds over the positions that are kept.
+            feeds[KEEP] = np.array([1], np.int64)
+            found["logits"][:, -1:] = self._session.run(feeds)["logits"]
+        return found
 
     def _put(self, found: Arrays, one: Arrays, feeds: Feeds, *, row: int, at_token: int, at_key: int) -> None:
         """Copies one row's results to their place; cache entries by key position, all else by token position."""

@@ -20,12 +20,12 @@ Rounding = Callable[[torch.Tensor], torch.Tensor]
 
 
 def quantized_reference(
-    model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool, row_ranges: Container[str] = ()
+    model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool, scaled_rows: Container[str] = ()
 ) -> Andrea:
     """A copy whose linear layers, embedding and head are rounded as an ``ort-cpu`` graph rounds them.
 
     ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits'; else it is
-    DynamicQuantizeMatMul's, and keeps a range for each row if it is among ``row_ranges``. The tied matrix is 8 bits,
+    DynamicQuantizeMatMul's, and with rows of one size if it is among ``scaled_rows``. The tied matrix is 8 bits,
     block-wise; attention is fp16.
     """
     quantized = copy.deepcopy(model)
@@ -47,7 +47,7 @@ def quantized_reference(
         if by_block:
             rounding = partial(_int8_blocks, block_size=block_size)
         else:
-            rounding = _uint8_rows if name in row_ranges else _uint8
+            rounding = _uint8_rows if name in scaled_rows else _uint8
         modules[name].register_forward_pre_hook(_hook(rounding))
     for name, module in modules.items():
         if name.endswith(("attn.qkv", "attn.context")):  # attention takes and gives fp16
@@ -77,7 +77,7 @@ def _uint8(x: torch.Tensor) -> torch.Tensor:
 
 
 def _uint8_rows(x: torch.Tensor) -> torch.Tensor:
-    """x rounded as ``_uint8`` does after each row was divided by its largest value. Source: ``RowRanges``."""
+    """x rounded as ``_uint8`` does after each row was divided by its largest value. Source: ``ScaledRows``."""
     largest = x.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     return _uint8(x / largest) * largest
 

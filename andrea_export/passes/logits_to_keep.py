@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx_ir as ir
 
@@ -11,6 +13,7 @@ from andrea_export.ort_cpu_files import KEEP
 from andrea_export.passes.contract import module_of
 from andrea_export.passes.graph_edits import HINT, constant
 
+_BLOCK = re.compile(r"blocks\.(\d+)\.")
 _TO_THE_END = np.iinfo(np.int64).max  # Slice's own way to say so
 
 
@@ -21,8 +24,9 @@ class LogitsToKeep(ir.passes.InPlacePass):
     and what it is added to, and three of that block's four linear layers, the final norm and the head see the kept
     positions alone.
 
-    Requires: the nodes ``attn.context`` and ``attn_residual`` of a last block, and an output ``logits``. Ensures: the
-    input is there, and the logits are ``[batch, kept, V]``. Raises: PassError.
+    Requires: the nodes ``attn.context`` and ``attn_residual`` of the last block, the latter an addition to what
+    ``attn.proj`` gives, and an output ``logits``. Ensures: the input is there, no attention reads what was cut, and the
+    logits are ``[batch, kept, V]``. Raises: PassError.
     """
 
     def requires(self, model: ir.Model) -> None:
@@ -35,7 +39,7 @@ class LogitsToKeep(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Cuts both streams after the last attention."""
         graph = model.graph
-        context, residual = _last_attention(graph)
+        context, residual, added_to = _last_attention(graph)
         keep = ir.Value(name=KEEP, shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT64))
         graph.inputs.insert(_before_the_cache(graph), keep)
         start = _node("Neg", [keep], f"{KEEP}/start", context)
@@ -45,7 +49,6 @@ class LogitsToKeep(ir.passes.InPlacePass):
             constant(graph, f"{KEEP}.end", np.array([_TO_THE_END], np.int64)),
             constant(graph, f"{KEEP}.axis", np.array([1], np.int64)),
         ]
-        (added_to,) = (value for value in residual.inputs if value is not None and not _is_from_attention(value))
         streams = [
             (context.outputs[0], list(context.outputs[0].uses())),
             (added_to, [use for use in added_to.uses() if use.node is residual]),
@@ -61,26 +64,33 @@ class LogitsToKeep(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks the input."""
-        if not any(value.name == KEEP and value.uses() for value in model.graph.inputs):
+        """Checks the input, and that no attention comes after the cut."""
+        reached = [use.node for value in model.graph.inputs if value.name == KEEP for use in value.uses()]
+        if not reached:
             raise PassError(f"the graph does not read {KEEP}")
+        for node in reached:  # grows as it is walked
+            if node.op_type in ("Attention", "GroupQueryAttention"):
+                raise PassError(f"{node.name} comes after the positions were cut")
+            reached += [use.node for value in node.outputs for use in value.uses() if use.node not in reached]
 
 
-def _last_attention(graph: ir.Graph) -> tuple[ir.Node, ir.Node]:
-    """The last block's nodes that give attention's result and the residual stream after it."""
+def _last_attention(graph: ir.Graph) -> tuple[ir.Node, ir.Node, ir.Value]:
+    """The last block's node that gives attention's result, the one that adds it to the residual stream, and that."""
+    blocks = {int(found[1]) for node in graph if (found := _BLOCK.match(node.metadata_props.get(MODULE_KEY, "")))}
+    last = f"blocks.{max(blocks, default=0)}"
     nodes = {str(node.name): node for node in graph}
-    index = 0
-    while f"blocks.{index + 1}.attn_residual" in nodes:
-        index += 1
-    found = [nodes.get(f"blocks.{index}.{layer}") for layer in ("attn.context", "attn_residual")]
-    if found[0] is None or found[1] is None:
-        raise PassError(f"the graph has no blocks.{index}.attn.context or no blocks.{index}.attn_residual", hint=HINT)
-    return found[0], found[1]
+    context, residual = (nodes.get(f"{last}.{layer}") for layer in ("attn.context", "attn_residual"))
+    if context is None or residual is None:
+        raise PassError(f"the graph has no {last}.attn.context or no {last}.attn_residual", hint=HINT)
+    added_to = [value for value in residual.inputs if value is not None and not _is_of(value, f"{last}.attn.proj")]
+    if len(residual.inputs) != 2 or len(added_to) != 1:
+        raise PassError(f"{last}.attn_residual does not add one value to what {last}.attn.proj gives", hint=HINT)
+    return context, residual, added_to[0]
 
 
-def _is_from_attention(value: ir.Value) -> bool:
+def _is_of(value: ir.Value, module: str) -> bool:
     producer = value.producer()
-    return producer is not None and module_of(producer).endswith(".attn.proj")
+    return producer is not None and producer.metadata_props.get(MODULE_KEY) == module
 
 
 def _node(op_type: str, inputs: list[ir.Value], name: str, beside: ir.Node) -> ir.Node:

@@ -21,6 +21,11 @@ def num_usable_cores(cgroup: Path = _CGROUP, system: Path = _SYSTEM) -> int:
     return max(1, len(cores) if quota is None else min(len(cores), math.ceil(quota)))
 
 
+def most_threads() -> int:
+    """More than these do nothing but wait for each other: four for each of the machine's CPUs, and at least 16."""
+    return max(16, 4 * (os.cpu_count() or 1))
+
+
 def _core_of(cpu: int, system: Path) -> str:
     """A name that all hardware threads of a core share; the thread's own where the kernel does not say."""
     file = system / f"cpu{cpu}" / "topology" / "thread_siblings_list"

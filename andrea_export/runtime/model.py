@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from andrea_export.arguments import whole_number
 from andrea_export.backends.onnxruntime import PROVIDERS, provider_availability
 from andrea_export.bundle import Bundle, open_bundle
 from andrea_export.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
 from andrea_export.generation import check_generation, check_prompt, token_ids
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.recipe import ORT_PRECISIONS, OrtPrecision
-from andrea_export.runtime.cores import num_usable_cores
+from andrea_export.runtime.cores import most_threads, num_usable_cores
 from andrea_export.runtime.engine import Engine, LogitsBV
-from andrea_export.runtime.sampling import Sampler, Sampling, check_sampling
+from andrea_export.runtime.sampling import Sampler, Sampling, checked_sampling
 from andrea_model.config import AndreaConfig
 
 AUTO = "auto"
@@ -70,8 +71,8 @@ class Model:
         model begins next ends this text: asked for more of it then, the iterator says so.
         Raises: UsageError (at once, or for such an iterator), RunError, BackendUnavailable (out of memory).
         """
-        rows = self._checked([prompt], max_new_tokens, sampling)
-        return (tokens[0] for tokens in self._steps(rows, max_new_tokens, sampling) if tokens[0] is not None)
+        steps = self._steps(*self._checked([prompt], max_new_tokens, sampling))
+        return (tokens[0] for tokens in steps if tokens[0] is not None)
 
     def generate_batch(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, sampling: Sampling | None = None
@@ -80,7 +81,7 @@ class Model:
 
         Raises: as ``generate``.
         """
-        return self._steps(self._checked(prompts, max_new_tokens, sampling), max_new_tokens, sampling)
+        return self._steps(*self._checked(prompts, max_new_tokens, sampling))
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> LogitsBV:
         """The logits ``[B, V]`` after each prompt, which may fill the context. Overwritten by the next call.
@@ -108,20 +109,17 @@ class Model:
 
     def _checked(
         self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling | None
-    ) -> list[list[int]]:
-        """The prompts as plain integers. Raises: UsageError for what cannot be generated from."""
-        rows = _rows(prompts)
-        if not isinstance(max_new_tokens, int):
-            raise UsageError(f"max_new_tokens is {max_new_tokens!r}, expected a whole number")
+    ) -> tuple[list[list[int]], int, Sampling]:
+        """The same in Python's own numbers. Raises: UsageError for what cannot be generated from."""
+        rows, number = _rows(prompts), whole_number("max_new_tokens", max_new_tokens)
         for row in rows:
-            check_generation(self.config, row, max_new_tokens)
-        check_sampling(sampling or Sampling(), self.config.vocab_size)
-        return rows
+            check_generation(self.config, row, number)
+        return rows, number, checked_sampling(Sampling() if sampling is None else sampling, self.config.vocab_size)
 
     def _steps(
-        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling | None
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling
     ) -> Iterator[list[int | None]]:
-        samplers = [Sampler(sampling or Sampling()) for _ in prompts]
+        samplers = [Sampler(sampling) for _ in prompts]
         ended = [False] * len(prompts)
         fed = [0] * len(prompts)
         logits_BV = self._begin(prompts, max_new_tokens)
@@ -174,7 +172,7 @@ def load(
     ``provider``: cpu, cuda, tensorrt, tensorrt-rtx, or auto: CUDA where it works, else the CPU. ``precision``: fp32,
     int8 or int4 on the CPU (fp32 where left out), fp32 elsewhere. ``num_threads``: the usable physical cores where
     left out. ``allow_cpu_nodes``: let a GPU provider leave nodes to the CPU; without it that is an error naming them.
-    ``verify``: check every file that will be read against the manifest first.
+    ``verify``: check every file that is read against the manifest; a damaged one is an error before anything runs.
 
     Raises: BundleError (no bundle, damaged, or without that precision), ValidationError (it failed its own),
     UsageError, BackendUnavailable, RunError.
@@ -187,8 +185,11 @@ def load(
             f"bundle {bundle} {_why_not(opened.manifest.verdict)} when it was built, so it is not run",
             hint=f"see {Path(bundle) / 'report.json'}, or run `andrea-export validate {bundle}`",
         )
-    if num_threads is not None and num_threads < 1:
-        raise UsageError(f"{num_threads} threads asked for, expected at least 1")
+    if num_threads is not None and not 1 <= (num_threads := whole_number("num_threads", num_threads)) <= most_threads():
+        raise UsageError(
+            f"{num_threads} threads asked for, expected 1 to {most_threads()}",
+            hint=f"left out, it is the {num_usable_cores()} physical cores this process may use",
+        )
     threads = num_threads or num_usable_cores()
     if provider != AUTO:
         return _open(opened, provider, precision, threads, allow_cpu_nodes, verify)
@@ -228,7 +229,14 @@ def _open(
         except MemoryError:
             raise BackendUnavailable(f"bundle {bundle.path}: out of memory", hint="use int8 or int4") from None
 
-    engine = _opened_while_checked(opened, bundle, files) if verify else opened()
+    if verify:
+        _refuse(bundle, bundle.mismatches(files, contents=False))
+        # What is parsed is checked before it is, and all of it where opening takes minutes.
+        first = [name for name in files if not shared or name.endswith(".onnx")]
+        _refuse(bundle, bundle.mismatches(first))
+        engine = _opened_while_checked(opened, bundle, [name for name in files if name not in first])
+    else:
+        engine = opened()
     return Model(
         bundle=bundle,
         provider=provider,
@@ -239,24 +247,24 @@ def _open(
     )
 
 
-def _opened_while_checked(opened: Callable[[], Engine], bundle: Bundle, files: Sequence[str]) -> Engine:
-    """The engine, once every file was found to be the one that was sealed.
+def _opened_while_checked(opened: Callable[[], Engine], bundle: Bundle, weights: Sequence[str]) -> Engine:
+    """The engine, once the weights too were found to be those that were sealed.
 
-    What onnxruntime parses is checked before it does; the weights, which it copies or maps, are hashed meanwhile: that
-    is a third of the time it takes to open fp32. Raises: BundleError, and what ``opened`` raises.
+    They are hashed while it opens: for fp32 that is a third of the time. Raises: BundleError, and what ``opened``
+    raises.
     """
-    _refuse(bundle, bundle.mismatches(files, contents=False))
-    _refuse(bundle, bundle.mismatches([name for name in files if name.endswith(".onnx")]))
     with ThreadPoolExecutor(max_workers=1) as pool:
-        checked = pool.submit(bundle.mismatches, files)
+        checked = pool.submit(bundle.mismatches, weights)
         try:
             engine = opened()
         except AndreaError:
             _refuse(bundle, checked.result())  # a file that is not the one that was sealed is why
             raise
-    if problems := checked.result():
-        engine.close()
-        _refuse(bundle, problems)
+        try:
+            _refuse(bundle, checked.result())
+        except BaseException:
+            engine.close()
+            raise
     return engine
 
 

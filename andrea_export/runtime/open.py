@@ -36,12 +36,7 @@ if hasattr(os, "register_at_fork"):
 def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheEngine:
     """The engine on a precision's graphs for the CPU. Raises: BackendUnavailable, RunError (not loadable)."""
     weights = folder / (files.weights or "model.onnx.data")
-    tuning = replace(
-        CPU_TUNING,
-        num_threads=num_threads,
-        packs_in_parallel=files.weights is None,  # fp32 alone is large enough to be waited for
-        rests=files.prefill != files.decode,
-    )
+    tuning = shared_tuning(files, num_threads)
     decode = _session(folder / files.decode, weights, tuning)
     prefill = _session(folder / files.prefill, weights, tuning)
     return SharedCacheEngine(
@@ -54,6 +49,16 @@ def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_thre
     )
 
 
+def shared_tuning(files: OrtCpuFiles, num_threads: int) -> SessionTuning:
+    """What onnxruntime is told of a precision's graphs for the CPU."""
+    return replace(
+        CPU_TUNING,
+        num_threads=num_threads,
+        packs_in_parallel=files.weights is None,  # fp32 alone is large enough to be waited for
+        rests=files.prefill != files.decode,
+    )
+
+
 def open_growing(
     folder: Path, provider: str, config: AndreaConfig, num_threads: int, allow_cpu_nodes: bool
 ) -> GrowingCacheEngine:
@@ -61,7 +66,8 @@ def open_growing(
     session = open_raw(
         folder / "model.onnx",
         provider,
-        tuning=replace(CPU_TUNING, num_threads=num_threads, pools_memory=provider != "cpu"),
+        # The pool's lock is no matter here: this graph's attention is fp32, and malloc would make its peak larger.
+        tuning=replace(CPU_TUNING, num_threads=num_threads, pools_memory=True),
         plugin_library=folder / "plugins" / "libandrea_plugins.so",
         allow_cpu_nodes=allow_cpu_nodes,
     )

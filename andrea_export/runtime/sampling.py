@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 import numpy as np
 import numpy.typing as npt
 
+from andrea_export.arguments import real_number, whole_number
 from andrea_export.errors import RunError, UsageError
 
 Logits = npt.NDArray[np.float32]
@@ -31,11 +31,12 @@ class Sampling:
     """Tokens that end the text; the one that does is not part of it."""
 
 
-def check_sampling(sampling: Sampling, vocab_size: int) -> None:
-    """Refuses what cannot be drawn from. Raises UsageError naming every problem at once."""
-    problems = _wrong_types(sampling)
-    if problems:
-        raise UsageError("; ".join(problems))
+def checked_sampling(sampling: Sampling, vocab_size: int) -> Sampling:
+    """The settings as plain numbers. Raises UsageError for what cannot be drawn from, every problem named at once."""
+    if not isinstance(sampling, Sampling):
+        raise UsageError(f"sampling is {sampling!r}, expected andrea_export.runtime.Sampling(...)")
+    sampling = _plain(sampling)
+    problems = []
     temperature, top_k, top_p = sampling.temperature, sampling.top_k, sampling.top_p
     if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
         problems.append(f"temperature is {temperature:g}, expected a number above 0 (leave it out to be greedy)")
@@ -52,25 +53,20 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
         problems.append(f"stop token {outside[0]} is outside the vocabulary, expected 0 to {vocab_size - 1}")
     if problems:
         raise UsageError("; ".join(problems), hint="without a temperature the likeliest token is taken")
+    return sampling
 
 
-def _wrong_types(sampling: Sampling) -> list[str]:
-    """A line for every setting that is no number of its kind; numpy's numbers are numbers."""
-    settings = {
-        "temperature": (sampling.temperature, Real, "a number"),
-        "top-k": (sampling.top_k, Integral, "a whole number"),
-        "top-p": (sampling.top_p, Real, "a number"),
-    }
-    problems = [
-        f"{name} is {value!r}, expected {what}"
-        for name, (value, kind, what) in settings.items()
-        if value is not None and not isinstance(value, kind)
-    ]
-    if not isinstance(sampling.seed, Integral):
-        problems.append(f"seed is {sampling.seed!r}, expected a whole number")
-    if not (isinstance(sampling.stop, Collection) and all(isinstance(token, Integral) for token in sampling.stop)):
-        problems.append(f"stop is {sampling.stop!r}, expected a tuple of token ids")
-    return problems
+def _plain(sampling: Sampling) -> Sampling:
+    """The same settings in Python's own numbers. Raises: UsageError for the first that is no number."""
+    if isinstance(sampling.stop, str | bytes | Mapping) or not isinstance(sampling.stop, Collection):
+        raise UsageError(f"stop is {sampling.stop!r}, expected a tuple of token ids")
+    return Sampling(
+        temperature=None if sampling.temperature is None else real_number("temperature", sampling.temperature),
+        top_k=None if sampling.top_k is None else whole_number("top-k", sampling.top_k),
+        top_p=None if sampling.top_p is None else real_number("top-p", sampling.top_p),
+        seed=whole_number("seed", sampling.seed),
+        stop=tuple(whole_number("a stop token", token) for token in sampling.stop),
+    )
 
 
 class Sampler:

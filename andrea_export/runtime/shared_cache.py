@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea_export.backends.onnxruntime import input_dtype, onnxruntime_errors
+from andrea_export.errors import RunError
 from andrea_export.ort_cpu_files import KEEP, SEQLENS, TOTAL
 from andrea_export.runtime.engine import LogitsBV, as_int64, raise_run_error
 from andrea_export.runtime.pages import zero_pages
@@ -24,8 +25,11 @@ CHUNK = 128
 """Tokens of a prompt in one run. Attention over a chunk reads only the keys there are by then, about half of all in a
 full context; longer chunks lose that, shorter ones read the weights more often. Measured in docs/runtime.md."""
 
-_MOST_BINDINGS = 256
-"""Kept at most, for texts of one shape whose prompts differ in length: a few kilobytes each."""
+_MOST_BINDINGS = 64
+"""Kept at most beside those a batch needs, for prompts of other lengths: some 30 kB each for ANDREA-120M."""
+_CAPACITY_STEP = 128
+"""A cache's capacity is a multiple of it, so that texts of about one length have buffers of one shape; what is not
+filled costs nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class SharedCacheEngine:
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> LogitsBV:
         """Runs every prompt, row by row and chunk by chunk, into its part of the cache. Raises: see ``Engine``."""
         config, num_rows = self._config, len(prompts)
+        capacity = min(-(-capacity // _CAPACITY_STEP) * _CAPACITY_STEP, config.n_ctx)
         shape = (num_rows, config.n_head, capacity, config.d_head)
         self._steps.clear()
         self._num_filled = []
@@ -80,7 +85,7 @@ class SharedCacheEngine:
 
     def step(self, tokens: Sequence[int]) -> LogitsBV:
         """Appends one token a row. Raises: see ``Engine``."""
-        if not self._steps:  # after the prompts' logits are out: nobody waits for it there
+        if not self._steps:  # not before a prompt's logits are out, which may be all that is wanted
             self._bind_steps()
         row = 0
         for binding in self._steps:
@@ -123,14 +128,17 @@ class SharedCacheEngine:
         }
 
     def _bind_steps(self) -> None:
-        """One run a step for all rows, or one for each."""
-        num_rows = len(self._num_filled)
+        """One run a step for all rows, or one for each. Raises: RunError if no text was begun."""
+        num_rows, steps = len(self._num_filled), []
+        if not num_rows:
+            raise RunError(f"{self.name}: a step before a prompt")
         together = self._rows_independent or num_rows == 1
         for first, last in [(0, num_rows)] if together else [(row, row + 1) for row in range(num_rows)]:
             binding = self._bind(self._decode, first, last, 1)
             for place, row in enumerate(range(first, last)):
                 binding.seqlens_B[place] = self._num_filled[row] - 1
-            self._steps.append(binding)
+            steps.append(binding)
+        self._steps = steps
 
     def _prompt(self, row: int, ids_S: npt.NDArray[np.int64]) -> None:
         """One row's prompt. A prefill graph without logits leaves the last token to the decoding graph."""
@@ -158,15 +166,15 @@ class SharedCacheEngine:
     def _bind(self, session: Any, first: int, last: int, num_tokens: int) -> _Binding:
         """The session over rows first … last − 1, in place: past and present are the same memory.
 
-        A binding takes as long as a few layers, so each is kept as long as the buffers are.
+        A binding takes as long as a few layers, so each is kept as long as the buffers are; whole, or not at all.
         """
         key = (id(session), first, last, num_tokens)
         if key in self._bindings:
             return self._bindings[key]
-        if len(self._bindings) == _MOST_BINDINGS:
+        if len(self._bindings) >= _MOST_BINDINGS + 2 * len(self._logits_BV):  # a chunk and a step of every row
             self._bindings.clear()
         num_rows = last - first
-        binding = self._bindings[key] = _Binding(
+        binding = _Binding(
             session=session,
             io=session.io_binding(),
             ids_BS=np.zeros((num_rows, num_tokens), np.int64),
@@ -192,6 +200,7 @@ class SharedCacheEngine:
         if KEEP in self._inputs[id(session)]:
             logits = self._logits_BV[first:last].reshape(num_rows, 1, -1)
             _bind_output(binding.io, "logits", logits)
+        self._bindings[key] = binding
         return binding
 
 

@@ -50,7 +50,7 @@ CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
     ),
     (
         "int8",
-        replace(OrtCpu(), int8_row_ranges=("attn.proj", "blocks.1.mlp.fc")),
+        replace(OrtCpu(), int8_scaled_rows=("attn.proj", "blocks.1.mlp.fc")),
         {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1, "ReduceMax": 3}},
     ),
     (
@@ -229,9 +229,9 @@ def test_the_files_of_every_recipe(precision: OrtPrecision, int8_decode: str, in
     assert files.rows_independent is not has_it
 
 
-@pytest.mark.parametrize("kept", ["mlp", "blocks.2.mlp.fc", "ln_f", ""])
+@pytest.mark.parametrize("kept", ["mlp", "blocks", "blocks.0.attn", "blocks.2", "blocks.2.mlp.fc", "ln_f", ""])
 def test_layers_to_keep_that_are_none(tiny: LoadedModel, kept: str) -> None:
     with pytest.raises(UsageError, match="int8_keep: the model has no linear layer"):
         linear_kinds(tiny.config, "int8", OrtCpu(int8_keep=(kept,)))
-    with pytest.raises(UsageError, match="int8_row_ranges: the model has no linear layer"):
-        linear_kinds(tiny.config, "int4", OrtCpu(int8_row_ranges=(kept,)))
+    with pytest.raises(UsageError, match="int8_scaled_rows: the model has no linear layer"):
+        linear_kinds(tiny.config, "int4", OrtCpu(int8_scaled_rows=(kept,)))

@@ -10,7 +10,7 @@ import pytest
 
 from andrea_export.runtime.pages import zero_pages
 
-NUM_BYTES = 64 << 20
+NUM_BYTES = 16 << 20  # what malloc would take from its heap, once it has freed as much
 
 
 def in_memory() -> int:
@@ -19,7 +19,7 @@ def in_memory() -> int:
 
 
 def test_only_what_is_written_takes_memory_and_it_is_given_back() -> None:
-    np.empty(NUM_BYTES, np.uint8).fill(1)  # from now on malloc would take such a size from its heap
+    np.empty(NUM_BYTES, np.uint8).fill(1)
     before = in_memory()
     array = zero_pages((4, NUM_BYTES // 4), np.dtype(np.uint8))
     assert in_memory() - before < NUM_BYTES // 16
@@ -35,4 +35,6 @@ def test_only_what_is_written_takes_memory_and_it_is_given_back() -> None:
 
 def test_more_than_there_is() -> None:
     with pytest.raises(MemoryError, match="bytes: Cannot allocate memory"):
-        zero_pages((1 << 60,), np.dtype(np.float32))
+        zero_pages((1 << 60,), np.dtype(np.uint8))
+    with pytest.raises(MemoryError):
+        zero_pages((1 << 62,), np.dtype(np.float32))

@@ -29,7 +29,7 @@ from andrea_export.passes.half_cache import HalfCache
 from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.passes.logits_to_keep import LogitsToKeep
 from andrea_export.passes.quantized_embedding import QuantizedEmbedding
-from andrea_export.passes.row_ranges import RowRanges
+from andrea_export.passes.scaled_rows import ScaledRows
 from andrea_export.passes.shared_cache import SharedCache
 from andrea_export.passes.tied_head import TiedHead
 from andrea_export.passes.trt_plugins_domain import TrtPluginsDomain
@@ -84,6 +84,42 @@ def test_the_head_passes_equal_torch(
             logits = session.run(feeds)["logits"]
             assert logits.shape == (1, kept, tiny.config.vocab_size)
             assert np.abs(logits - wanted[:, -kept:]).max() <= bound(tiny)
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_the_last_blocks_mlp_sees_the_kept_positions_alone(
+    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, kept: int
+) -> None:
+    path = rewritten(tiny_onnx, tmp_path, TiedHead(), LogitsToKeep())
+    cut = ("blocks.1.attn.proj", "blocks.1.attn_residual", "blocks.1.mlp.fc", "blocks.1.mlp_residual", "ln_f")
+    whole = ("blocks.0.mlp.fc", "blocks.1.ln_1", "blocks.1.attn.qkv", "blocks.1.attn.context")
+    with OnnxSession(path, taps=(*cut, *whole)) as session:
+        found = session.run({**step_feeds(IDS, 0, empty_cache(tiny)), "logits_to_keep": np.array([kept])})
+    assert {name: found[name].shape[1] for name in (*cut, *whole)} == {
+        **dict.fromkeys(cut, kept),
+        **dict.fromkeys(whole, len(IDS)),
+    }
+
+
+def test_the_proofs_session_gives_the_last_token_what_a_prompt_in_use_gives(
+    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path
+) -> None:
+    """int8 rounds over the positions that are kept, so these are other logits than those beside all others."""
+    path = rewritten(tiny_onnx, tmp_path, SharedCache(), DynamicInt8(LINEARS), LogitsToKeep())
+    with OrtCpuSession(path, tiny.config, name="int8") as session:
+        found = session.run(step_feeds(IDS, 0, empty_cache(tiny)))["logits"]
+    with OnnxSession(path) as plain:
+        feeds = {
+            **empty_cache(tiny, len(IDS)),
+            "input_ids": np.array([IDS]),
+            "position_ids": np.arange(len(IDS))[None],
+            "seqlens_k": np.array([len(IDS) - 1], np.int32),
+            "total_sequence_length": np.array([len(IDS)], np.int32),
+        }
+        last = plain.run({**feeds, "logits_to_keep": np.array([1])})["logits"]
+        every = plain.run({**feeds, "logits_to_keep": np.array([len(IDS)])})["logits"]
+    assert np.array_equal(found[:, -1:], last) and np.array_equal(found[:, :-1], every[:, :-1])
+    assert not np.array_equal(last, every[:, -1:])
 
 
 @pytest.mark.parametrize("num_past", [0, 1, 5])
@@ -171,10 +207,16 @@ def test_a_graph_without_logits_still_fills_the_cache(tiny: LoadedModel, tiny_on
 QUANTIZED: list[tuple[str, list[ir.passes.InPlacePass], str, dict[str, Any]]] = [
     ("dynamic int8", [DynamicInt8(LINEARS)], "int8", {"blockwise": False}),
     (
-        "dynamic int8, a range a row",
-        [DynamicInt8(LINEARS), RowRanges(LINEARS)],
+        "dynamic int8, rows of one size",
+        [DynamicInt8(LINEARS), ScaledRows(LINEARS)],
         "int8",
-        {"blockwise": False, "row_ranges": LINEARS},
+        {"blockwise": False, "scaled_rows": LINEARS},
+    ),
+    (
+        "dynamic int8, rows of one size in two steps",
+        [DynamicInt8(LINEARS), ScaledRows(LINEARS[:3]), ScaledRows(LINEARS[3:])],
+        "int8",
+        {"blockwise": False, "scaled_rows": LINEARS},
     ),
     ("blocks of 8 bits", [BlockwiseWeights(LINEARS, bits=8)], "int8", {"blockwise": True}),
     ("blocks of 4 bits", [BlockwiseWeights(LINEARS, bits=4, widest=32)], "int4", {"blockwise": True}),
@@ -204,14 +246,14 @@ def test_quantised_graphs_equal_torch_quantised_the_same_way(
     assert set(LINEARS) <= names
 
 
-def test_rows_of_unlike_sizes_are_rounded_each_on_its_own_range(tmp_path: Path) -> None:
+def test_rows_of_unlike_sizes_lose_none_when_brought_to_one(tmp_path: Path) -> None:
     """A row's error is a share of its own size; on the range of the largest row, a small one is lost."""
     generator = np.random.default_rng(0)
     sizes_M = np.array([1.0, 1e-3, 0.0, 30.0], np.float32)
     rows_MK = generator.standard_normal((4, 64), np.float32) * sizes_M[:, None]
     weight_KN, bias_N = (generator.standard_normal(shape, np.float32) for shape in ((64, 32), (32,)))
     errors_M = []
-    for passes in ([DynamicInt8(("fc",))], [DynamicInt8(("fc",)), RowRanges(("fc",))]):
+    for passes in ([DynamicInt8(("fc",))], [DynamicInt8(("fc",)), ScaledRows(("fc",))]):
         model = one_layer(weight_KN, bias_N)
         run_passes(model, *passes)
         ir.save(model, tmp_path / "layer.onnx")
@@ -260,6 +302,19 @@ def without(op_type: str) -> ir.passes.InPlacePass:
     return Broken()
 
 
+def renamed(old: str, new: str) -> ir.passes.InPlacePass:
+    """A fault: one node has another name, and belongs to no module."""
+
+    class Broken(ir.passes.InPlacePass):
+        def call(self, model: ir.Model) -> ir.passes.PassResult:
+            (node,) = (node for node in model.graph if node.name == old)
+            node.name = new
+            node.metadata_props.clear()
+            return ir.passes.PassResult(model, modified=True)
+
+    return Broken()
+
+
 REFUSED: list[tuple[list[ir.passes.InPlacePass], str]] = [
     ([SharedCache(), SharedCache()], "no Attention node"),
     ([without("Split"), SharedCache()], "expected Split"),
@@ -271,8 +326,14 @@ REFUSED: list[tuple[list[ir.passes.InPlacePass], str]] = [
     ([WithoutLogits(), LogitsToKeep()], "no output 'logits'"),
     ([DynamicInt8(("blocks.7.mlp.fc",))], "no linear layer blocks.7.mlp.fc"),
     ([DynamicInt8(LINEARS), DynamicInt8(LINEARS)], "no linear layer blocks.0.attn.qkv"),
-    ([RowRanges(("blocks.0.attn.proj",))], "no DynamicQuantizeMatMul: blocks.0.attn.proj"),
-    ([DynamicInt8(LINEARS), RowRanges(LINEARS), RowRanges(LINEARS)], "no DynamicQuantizeMatMul: blocks.0.attn.qkv"),
+    (
+        [renamed("blocks.1.attn_residual", "other"), LogitsToKeep()],
+        "no blocks.1.attn.context or no blocks.1.attn_resid",
+    ),
+    ([renamed("blocks.1.attn.proj", "other"), LogitsToKeep()], "blocks.1.attn_residual does not add one value"),
+    ([DynamicInt8(LINEARS), ScaledRows((LINEARS[0], LINEARS[0]))], "named twice"),
+    ([ScaledRows(("blocks.0.attn.proj",))], "no DynamicQuantizeMatMul: blocks.0.attn.proj"),
+    ([DynamicInt8(LINEARS), ScaledRows(LINEARS), ScaledRows(LINEARS)], "no DynamicQuantizeMatMul: blocks.0.attn.qkv"),
     ([TrtPluginsDomain(andrea_gelu()), TrtPluginsDomain(andrea_gelu())], "no com.andrea::AndreaGelu node"),
 ]
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,7 @@ import torch
 import andrea_export
 from andrea_export.backends.onnxruntime import PROVIDERS, check_assignment
 from andrea_export.bundle import open_bundle, seal
-from andrea_export.checkpoint import LoadedModel
+from andrea_export.checkpoint import LoadedModel, sha256_of
 from andrea_export.errors import (
     BackendUnavailable,
     BundleError,
@@ -33,7 +38,7 @@ from andrea_export.errors import (
 from andrea_export.ort_cpu import derive_ort_cpu
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.recipe import OrtCpu
-from andrea_export.runtime import Model, Sampling
+from andrea_export.runtime import Model, Sampling, shared_cache
 from andrea_export.runtime import open as runtime_open
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.engine import raise_run_error
@@ -245,6 +250,57 @@ def test_steps_allocate_no_buffers(ort_bundle: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_interrupted_binding_is_not_kept(ort_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Ctrl-C may come anywhere; the next text of that shape must not find half of it."""
+    with opened(ort_bundle, precision) as model:
+        wanted = list(model.generate(PROMPT, max_new_tokens=4))
+    bind_output = shared_cache._bind_output
+    for stop_at in (1, 3, 5, 6, 8, 9):
+        calls = itertools.count(1)
+
+        def interrupted(*arguments: Any, calls: Iterator[int] = calls, stop_at: int = stop_at) -> None:
+            if next(calls) == stop_at:
+                raise KeyboardInterrupt
+            bind_output(*arguments)
+
+        with opened(ort_bundle, precision) as model:
+            with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+                patched.setattr(shared_cache, "_bind_output", interrupted)
+                list(model.generate(PROMPT, max_new_tokens=4))
+            assert next(calls) > stop_at, "the interruption never came"
+            assert list(model.generate(PROMPT, max_new_tokens=4)) == wanted
+
+
+def test_a_step_before_a_prompt(ort_bundle: Path) -> None:
+    with opened(ort_bundle) as model, pytest.raises(RunError, match="a step before a prompt"):
+        model.engine.step([1])
+
+
+def test_texts_of_about_one_length_have_one_shape(ort_bundle: Path) -> None:
+    with opened(ort_bundle) as model:
+        engine = model.engine
+        assert isinstance(engine, SharedCacheEngine)
+        shapes = set()
+        for length in (1, 60, 100):
+            engine.start([(1,) * length], length + 20)
+            shapes.add(next(iter(engine._caches.values())).shape[2])
+        engine.start([PROMPT], model.config.n_ctx)
+        assert shapes == {128} and next(iter(engine._caches.values())).shape[2] == model.config.n_ctx
+
+
+def test_what_draws_buffers_from_onnxruntimes_pool(ort_bundle: Path) -> None:
+    """Not the graphs whose attention would wait at its lock; the canonical graph, whose peak would grow."""
+    config = open_bundle(ort_bundle).config
+    for precision in PRECISIONS:
+        with open_shared(ort_bundle, files_of(precision, OrtCpu()), config, 1) as engine:
+            for session in (engine._decode, engine._prefill):
+                assert not session.get_session_options().enable_cpu_mem_arena, precision
+    growing = open_growing(ort_bundle, "cpu", config, 1, False)
+    assert growing._session.get_session_options().enable_cpu_mem_arena
+    growing.close()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_texts_of_one_shape_are_bound_once(ort_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     """And say what they say in a model of their own, however their prompts' lengths come and go."""
     monkeypatch.setattr("andrea_export.runtime.shared_cache._MOST_BINDINGS", 4)
@@ -290,10 +346,18 @@ def test_texts_of_one_shape_are_bound_once(ort_bundle: Path, monkeypatch: pytest
         ((1,), 1, Sampling(seed=-1), "seed is -1"),
         ((1,), 1, Sampling(stop=(321,)), "stop token 321"),
         ((1,), 1, Sampling(temperature="warm"), "temperature is 'warm', expected a number"),
+        ((1,), 1, Sampling(temperature=True), "temperature is 'True', expected a number"),
+        ((1,), 1, Sampling(temperature=10**400), "temperature is '10{39}', expected a number"),
+        ((1,), 1, Sampling(temperature=Fraction(-1, 2)), r"temperature is -0\.5, expected a number above 0"),
         ((1,), 1, Sampling(temperature=1.0, top_k=2.5), r"top-k is 2\.5, expected a whole number"),
         ((1,), 1, Sampling(seed=None), "seed is None, expected a whole number"),
         ((1,), 1, Sampling(stop=7), "stop is 7, expected a tuple of token ids"),
-        ((1,), 1, Sampling(stop=("a",)), r"stop is \('a',\), expected"),
+        ((1,), 1, Sampling(stop=b"\n"), r"stop is b'\\n', expected a tuple of token ids"),
+        ((1,), 1, Sampling(stop=("a",)), "a stop token is 'a', expected a whole number"),
+        ((1,), 1, "greedy", "sampling is 'greedy', expected"),
+        ((1,), 1, {}, "sampling is {}, expected"),
+        ((1,), 2.0, Sampling(), r"max_new_tokens is 2\.0, expected a whole number"),
+        ((1,), True, Sampling(), "max_new_tokens is True, expected a whole number"),
     ],
 )
 def test_what_cannot_be_generated(
@@ -306,6 +370,7 @@ def test_what_cannot_be_generated(
 def test_prompts_of_any_integers(ort_bundle: Path) -> None:
     with opened(ort_bundle) as model:
         wanted = list(model.generate(PROMPT, max_new_tokens=4))
+        assert list(model.generate(PROMPT, max_new_tokens=np.int64(4))) == wanted
         for prompt in (np.array(PROMPT), np.array(PROMPT, np.int32), torch.tensor(PROMPT), list(PROMPT)):
             assert list(model.generate(prompt, max_new_tokens=4)) == wanted
         whole = np.arange(model.config.n_ctx) % 7
@@ -355,8 +420,12 @@ def test_precisions_and_threads_there_are_not(ort_bundle: Path) -> None:
     with pytest.raises(UsageError, match="unknown provider 'tpu'") as error:
         andrea_export.load(ort_bundle, provider="tpu")
     assert error.value.hint == "providers: auto, cpu, cuda, tensorrt, tensorrt-rtx"
-    with pytest.raises(UsageError, match="0 threads"):
-        andrea_export.load(ort_bundle, num_threads=0)
+    for threads in (0, -1, 100_000):
+        with pytest.raises(UsageError, match=rf"{threads} threads asked for, expected 1 to \d+"):
+            andrea_export.load(ort_bundle, num_threads=threads)
+    for odd in (1.5, "2", True):
+        with pytest.raises(UsageError, match=rf"num_threads is {odd!r}, expected a whole number"):
+            andrea_export.load(ort_bundle, num_threads=odd)
     with pytest.raises(UsageError, match="runs fp32 only"):
         andrea_export.load(ort_bundle, provider="cuda", precision="int8")
 
@@ -404,11 +473,40 @@ def test_a_damaged_graph_is_never_parsed_and_damaged_weights_leave_no_session(
     with pytest.raises(BundleError, match=r"ort-cpu-int8\.onnx\.data has sha256"):
         opened(bundle, "int8")
     assert len(opened_engines) == 1 and opened_engines[0]._decode is None
+
+    def unreadable(path: Path) -> str:
+        if path.suffix == ".data":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return sha256_of(path)
+
+    def refused(*_: Any) -> Any:
+        raise RunError("onnxruntime cannot load it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("andrea_export.bundle.sha256_of", unreadable)
+        with pytest.raises(BundleError, match=r"\.data cannot be read: Input/output error"):
+            opened(bundle, "int8")
+    assert len(opened_engines) == 2 and opened_engines[1]._decode is None
+    with monkeypatch.context() as patched:
+        patched.setattr("andrea_export.runtime.open.open_shared", refused)
+        with pytest.raises(BundleError, match=r"ort-cpu-int8\.onnx\.data has sha256"):  # which is why
+            opened(bundle, "int8")
     graph = bundle / "ort-cpu-int8.onnx"
     graph.write_bytes(graph.read_bytes()[:-1] + b"\x55")
     with pytest.raises(BundleError, match=r"ort-cpu-int8\.onnx has sha256"):
         opened(bundle, "int8")
-    assert len(opened_engines) == 1
+    assert len(opened_engines) == 2
+
+
+def test_where_opening_takes_minutes_everything_is_checked_before(
+    built_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Path(shutil.copytree(built_bundle, tmp_path / "bundle"))
+    weights = bundle / "model.onnx.data"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
+    monkeypatch.setattr("andrea_export.runtime.open.open_growing", None)
+    with pytest.raises(BundleError, match=r"model\.onnx\.data has sha256"):
+        opened(bundle)
 
 
 def test_a_bundle_that_failed_its_validation_is_not_run(ort_bundle: Path, tmp_path: Path) -> None:

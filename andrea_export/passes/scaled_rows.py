@@ -1,8 +1,11 @@
-"""int8 layers whose activations keep a range for each token, though their kernel knows one for all of them."""
+"""int8 layers whose rows are brought to one size before they are rounded together."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from andrea_export.canonical import MODULE_KEY
@@ -10,15 +13,14 @@ from andrea_export.errors import PassError
 from andrea_export.passes.contract import module_of
 from andrea_export.passes.graph_edits import constant, replace_output
 
-_FLOOR = "row_range_floor"
 
-
-class RowRanges(ir.passes.InPlacePass):
+class ScaledRows(ir.passes.InPlacePass):
     """Each row of a layer's x is divided by its largest value before the product, and the product multiplied by it.
 
-    In real numbers that changes nothing: y = m·((x / m)·W) + b. ``DynamicQuantizeMatMul`` alone gives every row the
-    largest row's range; so divided, all rows fill that range. It pays where rows differ much in size, as attention's do
-    (a first token sees itself alone, later ones a mean of many), for six small operators a layer.
+    In real numbers that changes nothing: y = m·((x / m)·W) + b. ``DynamicQuantizeMatMul`` rounds all rows of a run on
+    one range, the largest row's; so divided, every row fills it, and a small one is not lost. The range is still
+    shared. It pays where rows differ much in size, as attention's do (a first token sees itself alone, later ones a
+    mean of many), for six small operators a layer.
 
     Requires: ``DynamicInt8`` before it, for these layers. Ensures: the layers' names stay. Raises: PassError.
     """
@@ -28,21 +30,21 @@ class RowRanges(ir.passes.InPlacePass):
         self.modules = modules
 
     def requires(self, model: ir.Model) -> None:
-        """Checks that every layer is DynamicQuantizeMatMul."""
+        """Checks that every layer is DynamicQuantizeMatMul, and named once."""
+        if len(set(self.modules)) != len(self.modules):
+            raise PassError(f"a layer is named twice: {', '.join(self.modules)}")
         self._layers(model)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Puts the division before each product, and the multiplication and the bias after it."""
         graph = model.graph
-        if not self.modules:
-            return ir.passes.PassResult(model, modified=False)
-        floor = constant(graph, _FLOOR, np.array(np.finfo(np.float32).tiny, np.float32))  # a row of zeros stays one
-        last = constant(graph, "row_range_axes", np.array([-1], np.int64))
         for name, product in zip(self.modules, self._layers(model), strict=True):
+            floor = _shared(graph, "scaled_rows.floor", np.array(np.finfo(np.float32).tiny, np.float32))
+            last = _shared(graph, "scaled_rows.axes", np.array([-1], np.int64))
             x, y, bias = product.inputs[0], product.outputs[0], product.inputs[4]
             sizes = _node("Abs", [x], f"{name}/abs", product)
             largest = _node("ReduceMax", [sizes.outputs[0], last], f"{name}/largest", product)
-            divisor = _node("Max", [largest.outputs[0], floor], f"{name}/divisor", product)
+            divisor = _node("Max", [largest.outputs[0], floor], f"{name}/divisor", product)  # a row of zeros stays one
             unit = _node("Div", [x, divisor.outputs[0]], f"{name}/unit", product)
             graph.insert_before(product, [sizes, largest, divisor, unit])
             product.replace_input_with(0, unit.outputs[0])
@@ -54,7 +56,14 @@ class RowRanges(ir.passes.InPlacePass):
             replace_output(graph, y, layer.outputs[0])
             y.name = f"{name}/product"
             scaled.replace_input_with(0, y)
-        return ir.passes.PassResult(model, modified=True)
+        return ir.passes.PassResult(model, modified=bool(self.modules))
+
+    def ensures(self, model: ir.Model) -> None:
+        """Checks the names of the layers' results."""
+        names = {str(value.name) for node in model.graph for value in node.outputs}
+        missing = [name for name in self.modules if name not in names]
+        if missing:
+            raise PassError(f"no value is called {', '.join(missing[:8])} any more")
 
     def _layers(self, model: ir.Model) -> list[ir.Node]:
         found = {str(node.name): node for node in model.graph if node.op_type == "DynamicQuantizeMatMul"}
@@ -64,7 +73,12 @@ class RowRanges(ir.passes.InPlacePass):
         return [found[name] for name in self.modules]
 
 
+def _shared(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
+    """The initializer of that name, made by the first layer that needs it."""
+    return graph.initializers[name] if name in graph.initializers else constant(graph, name, array)
+
+
 def _node(op_type: str, inputs: list[ir.Value | None], name: str, beside: ir.Node) -> ir.Node:
-    output = ir.Value(name=f"{name}:row_ranges", type=ir.TensorType(ir.DataType.FLOAT))
+    output = ir.Value(name=f"{name}:scaled_rows", type=ir.TensorType(ir.DataType.FLOAT))
     metadata = {MODULE_KEY: module_of(beside)}
     return ir.Node("", op_type, inputs, outputs=[output], name=name, metadata_props=metadata)
