@@ -4,7 +4,7 @@
 
 For each variant of the CPU graphs: KL(fp32 ‖ variant), the share of positions with the same likeliest token, and the
 perplexity, on windows of the text as byte tokens, half of each as prompt and half step by step, as in use; and KL after
-prompts alone, of as many lengths as there are windows, for tokens of one prompt may share a range. Among the variants,
+prompts alone, of as many lengths as there are windows, for the tokens of one prompt share a range. Among the variants,
 for each linear layer of every block by name, is the one where it alone is kept one precision higher. A layer is
 sensitive if that takes away more of the KL than its share of the weights.
 """
