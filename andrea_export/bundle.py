@@ -138,6 +138,19 @@ class Bundle:
         return tuple(problems)
 
 
+def identities(folder: Path, names: Sequence[str]) -> tuple[object, ...]:
+    """What changes when one of these files is replaced, written to or removed."""
+    found: list[object] = []
+    for name in names:
+        try:
+            facts = (folder / name).stat()
+        except OSError as error:
+            found.append(error.errno)
+        else:
+            found.append((facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
+    return tuple(found)
+
+
 def _other_contents(file: Path, entry: FileEntry) -> str | None:
     try:
         found = sha256_of(file)

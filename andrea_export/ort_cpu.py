@@ -85,16 +85,25 @@ def linear_kinds(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu)
 
     Raises: UsageError for a layer to keep higher that the model does not have.
     """
-    modules = tuple(f"blocks.{index}.{name}" for index in range(config.n_layer) for name in BLOCK_LINEARS)
-    _chosen(modules, options.int8_scaled_rows, "int8_scaled_rows")
+    modules = _modules(config)
     kept = {"int8": options.int8_keep, "int4": options.int4_keep}.get(precision, ())
     higher = _chosen(modules, kept, f"{precision}_keep")
     return {module: NEXT_HIGHER[precision] if module in higher else precision for module in modules}
 
 
+def check_layer_names(config: AndreaConfig, options: OrtCpu) -> None:
+    """Raises UsageError for a layer that a recipe names and the model does not have, whatever is built of it."""
+    for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
+        _chosen(_modules(config), getattr(options, key), key)
+
+
 def has_scaled_rows(module: str, options: OrtCpu) -> bool:
     """Whether this layer brings its rows to one size where it is DynamicQuantizeMatMul."""
     return any(_means(name, module) for name in options.int8_scaled_rows)
+
+
+def _modules(config: AndreaConfig) -> tuple[str, ...]:
+    return tuple(f"blocks.{index}.{name}" for index in range(config.n_layer) for name in BLOCK_LINEARS)
 
 
 def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:

@@ -28,7 +28,8 @@ class OrtCpuFiles:
     weights: str | None
     """The data file that is this precision's own; None where it has none."""
     rows_independent: bool
-    """The decoding graph rounds no row's activations together with another's."""
+    """The decoding graph gives a row what it gives it alone: DynamicQuantizeMatMul rounds rows together, and
+    MatMulNBits adds them up in another order than one row."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -45,5 +46,5 @@ def files_of(precision: OrtPrecision, options: OrtCpu) -> OrtCpuFiles:
         decode=f"{name}.onnx",
         prefill=f"{name}-prefill.onnx" if two_graphs else f"{name}.onnx",
         weights=None if precision == "fp32" else f"{name}.onnx.data",
-        rows_independent=precision == "fp32" or blockwise or (precision == "int4" and not options.int4_keep),
+        rows_independent=precision == "fp32",
     )

@@ -91,13 +91,15 @@ def block_codes(weight_KN: Floats, *, bits: int, block_size: int) -> BlockCodes:
         raise ValueError(f"{k} rows are no multiple of the block size {block_size}")
     blocks = np.ascontiguousarray(weight_KN.T).reshape(n, k // block_size, block_size)
     if bits == 8:
-        scales = _nonzero(np.abs(blocks).max(axis=-1) / np.float32(127))
+        reached = np.abs(blocks).max(axis=-1) / np.float32(127)
+        scales = _nonzero(reached)
         codes = np.rint(blocks / scales[..., None]) + 128
-        return BlockCodes(codes=codes.astype(np.uint8), scales=scales, bits=8)
+        return BlockCodes(codes=codes.astype(np.uint8), scales=_zero_where_none(scales, reached), bits=8)
     if bits != 4:
         raise ValueError(f"{bits} bits, expected 4 or 8")
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1)[..., None], axis=-1)[..., 0]
-    full = _nonzero(largest / np.float32(-8))
+    reached = largest / np.float32(-8)
+    full = _nonzero(reached)
     best_scales, best_error = full, np.full(full.shape, np.inf, np.float32)
     for share in _SHARES:
         scales = full * np.float32(share)
@@ -107,7 +109,7 @@ def block_codes(weight_KN: Floats, *, bits: int, block_size: int) -> BlockCodes:
         best_scales = np.where(better, scales, best_scales)
     codes = (_codes_4(blocks, best_scales) + 8).astype(np.uint8)
     packed = codes[..., 0::2] | (codes[..., 1::2] << 4)
-    return BlockCodes(codes=np.ascontiguousarray(packed), scales=best_scales, bits=4)
+    return BlockCodes(codes=np.ascontiguousarray(packed), scales=_zero_where_none(best_scales, reached), bits=4)
 
 
 def _codes_4(blocks: Floats, scales: Floats) -> Floats:
@@ -119,5 +121,16 @@ def _codes_4(blocks: Floats, scales: Floats) -> Floats:
 
 def _nonzero(scales: Floats) -> Floats:
     """The scales, 1 where all weights are 0 (any scale does) or where it would be too small to divide by."""
-    usable: Floats = np.where(np.abs(scales) < np.finfo(np.float32).tiny, np.float32(1), scales)
+    usable: Floats = np.where(_is_none(scales), np.float32(1), scales)
     return usable
+
+
+def _zero_where_none(scales: Floats, reached: Floats) -> Floats:
+    """0 for a block of zeros: MatMulNBits subtracts two rounded sums, and what is left of them is times the scale."""
+    zeroed: Floats = np.where(_is_none(reached), np.float32(0), scales)
+    return zeroed
+
+
+def _is_none(scales: Floats) -> npt.NDArray[np.bool_]:
+    none: npt.NDArray[np.bool_] = np.abs(scales) < np.finfo(np.float32).tiny
+    return none

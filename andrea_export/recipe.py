@@ -73,9 +73,8 @@ class OrtCpu:
 
     int8_decode: Literal["blockwise", "dynamic"] = "dynamic"
     """What int8 layers decode with. dynamic: DynamicQuantizeMatMul, as for prompts: int8 then has one graph and one
-    copy of the weights. blockwise: MatMulNBits, with a copy of its own; rows of a batch then share a run, and it is
-    faster on processors with AVX-512 VNNI. Their divergence from fp32 is about the same
-    (docs/measurements/quantization.md)."""
+    copy of the weights. blockwise: MatMulNBits, with a copy of its own; faster on processors with AVX-512 VNNI. Their
+    divergence from fp32 is about the same (docs/measurements/quantization.md)."""
     int8_keep: tuple[str, ...] = ()
     """Linear layers that stay fp32 in int8: ``blocks.3.mlp.proj``, ``blocks.3`` for all of a block, or ``mlp.proj`` for
     that of every block. The first block is the sensitive one (docs/runtime.md)."""

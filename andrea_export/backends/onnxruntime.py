@@ -360,7 +360,7 @@ def _tapped(model: Path, taps: Sequence[str]) -> bytes:
 def is_out_of_memory(error: Exception) -> bool:
     """Whether onnxruntime failed for want of memory, which it says in words only."""
     message = str(error)
-    return any(sign in message for sign in ("bad_alloc", "Failed to allocate memory", "out of memory"))
+    return any(sign in message for sign in ("bad_alloc", "Failed to allocate memory", "out of memory", "PosixThread"))
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:

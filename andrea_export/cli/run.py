@@ -85,7 +85,7 @@ def run(
         precision=None if precision is None else precision.value,
         num_threads=threads,
         allow_cpu_nodes=allow_cpu_nodes,
-        verify=False,
+        verify=True,  # what has not changed since is not hashed again
     ) as model:
         ids = given if given is not None else tokens_from_prompt(prompt or "", model.config.vocab_size)
         steps = model.generate(ids, max_new_tokens=max_new_tokens, sampling=sampling)

@@ -168,7 +168,7 @@ def _serve(there: Connection, subject: Subject) -> None:
                 there.send(_round(model))
     except AndreaError as error:
         there.send(error)
-    except (EOFError, BrokenPipeError):
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):  # Ctrl-C reaches the whole group; the parent speaks of it
         return
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from andrea_export.arguments import whole_number
 from andrea_export.backends.onnxruntime import PROVIDERS, provider_availability
-from andrea_export.bundle import Bundle, open_bundle
+from andrea_export.bundle import MANIFEST, Bundle, identities, open_bundle
 from andrea_export.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
 from andrea_export.generation import check_generation, check_prompt, token_ids
 from andrea_export.ort_cpu_files import files_of
@@ -152,7 +152,10 @@ class Model:
 
 def _rows(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Raises: UsageError if there is no prompt, or one that holds no token ids."""
-    rows = [token_ids(prompt) for prompt in prompts]
+    try:
+        rows = [token_ids(prompt) for prompt in prompts]
+    except TypeError:
+        raise UsageError(f"the prompts are {prompts!r}, expected a list of them") from None
     if not rows:
         raise UsageError("there is no prompt, expected at least one")
     return rows
@@ -179,6 +182,7 @@ def load(
     """
     if provider not in (AUTO, *PROVIDERS):
         raise UsageError(f"unknown provider '{provider}'", hint=f"providers: {', '.join((AUTO, *PROVIDERS))}")
+    manifest = identities(Path(bundle), [MANIFEST])
     opened = open_bundle(Path(bundle), verify=False)
     if opened.manifest.verdict != "pass":
         raise ValidationError(
@@ -192,13 +196,13 @@ def load(
         )
     threads = num_threads or num_usable_cores()
     if provider != AUTO:
-        return _open(opened, provider, precision, threads, allow_cpu_nodes, verify)
+        return _open(opened, manifest, provider, precision, threads, allow_cpu_nodes, verify)
     reasons: list[str] = []
     for name in _AUTO_ORDER:
         if name != "cpu" and (precision not in (None, "fp32") or not provider_availability(name).available):
             continue  # not a candidate: a CPU-only onnxruntime, or a precision that is the CPU's
         try:
-            model = _open(opened, name, precision, threads, allow_cpu_nodes or name == "cuda", verify)
+            model = _open(opened, manifest, name, precision, threads, allow_cpu_nodes or name == "cuda", verify)
         except BackendUnavailable as error:
             if name == _AUTO_ORDER[-1]:
                 raise
@@ -210,8 +214,15 @@ def load(
 
 
 def _open(
-    bundle: Bundle, provider: str, precision: str | None, num_threads: int, allow_cpu_nodes: bool, verify: bool
+    bundle: Bundle,
+    manifest: tuple[object, ...],
+    provider: str,
+    precision: str | None,
+    num_threads: int,
+    allow_cpu_nodes: bool,
+    verify: bool,
 ) -> Model:
+    """``manifest``: the identity of the file that the bundle was read from."""
     from andrea_export.runtime.open import open_growing, open_shared
 
     wanted = _precision(bundle, provider, precision)
@@ -222,21 +233,25 @@ def _open(
         files = (*files, "model.onnx.data")
 
     def opened() -> Engine:
-        try:
-            if shared:
-                return open_shared(bundle.path, own, bundle.config, num_threads)
-            return open_growing(bundle.path, provider, bundle.config, num_threads, allow_cpu_nodes)
-        except MemoryError:
-            raise BackendUnavailable(f"bundle {bundle.path}: out of memory", hint="use int8 or int4") from None
+        if shared:
+            return open_shared(bundle.path, own, bundle.config, num_threads)
+        return open_growing(bundle.path, provider, bundle.config, num_threads, allow_cpu_nodes)
 
-    if verify:
-        _refuse(bundle, bundle.mismatches(files, contents=False))
-        # What is parsed is checked before it is, and all of it where opening takes minutes.
-        first = [name for name in files if not shared or name.endswith(".onnx")]
-        _refuse(bundle, bundle.mismatches(first))
-        engine = _opened_while_checked(opened, bundle, [name for name in files if name not in first])
-    else:
-        engine = opened()
+    before = (*manifest, *identities(bundle.path, files))
+    try:
+        if verify:
+            _refuse(bundle, bundle.mismatches(files, contents=False))
+            # What is parsed is checked before it is, and all of it where opening takes minutes.
+            first = [name for name in files if not shared or name.endswith(".onnx")]
+            _refuse(bundle, bundle.mismatches(first))
+            engine = _opened_while_checked(opened, bundle, [name for name in files if name not in first])
+        else:
+            engine = opened()
+    except MemoryError:
+        raise BackendUnavailable(f"bundle {bundle.path}: out of memory", hint="use int8 or int4") from None
+    if identities(bundle.path, (MANIFEST, *files)) != before:
+        engine.close()
+        raise BundleError(f"bundle {bundle.path} was changed while it was loaded", hint="load it again")
     return Model(
         bundle=bundle,
         provider=provider,
@@ -254,7 +269,10 @@ def _opened_while_checked(opened: Callable[[], Engine], bundle: Bundle, weights:
     raises.
     """
     with ThreadPoolExecutor(max_workers=1) as pool:
-        checked = pool.submit(bundle.mismatches, weights)
+        try:
+            checked = pool.submit(bundle.mismatches, weights)
+        except RuntimeError as error:  # can't start new thread
+            raise MemoryError(str(error)) from None
         try:
             engine = opened()
         except AndreaError:

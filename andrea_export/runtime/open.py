@@ -20,12 +20,15 @@ from andrea_model.config import AndreaConfig
 # cache, and neither a second copy of the weights nor the time to pack them.
 _open_sessions: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
+# In a forked process, its parent's: one that is released waits for threads that are not there.
+_of_the_parent: list[Any] = []
 
 
 def _forget_after_fork() -> None:
     """A forked process has none of the threads its parent's sessions have, and maybe a lock that nobody will open."""
     global _opening
     _opening = threading.Lock()
+    _of_the_parent.extend(_open_sessions.values())
     _open_sessions.clear()
 
 
@@ -44,7 +47,6 @@ def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_thre
         decode=decode,
         prefill=prefill,
         config=config,
-        # DynamicQuantizeMatMul rounds all rows of a run on one range; MatMulNBits and fp32 treat each for itself.
         rows_independent=files.rows_independent,
     )
 
@@ -95,4 +97,4 @@ def _session(graph: Path, weights: Path, tuning: SessionTuning) -> Any:
 def _identity(file: Path) -> tuple[object, ...]:
     """What changes when a file is replaced or written to."""
     status = file.stat()
-    return (file.resolve(), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return (file.resolve(), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -92,7 +92,8 @@ class Sampler:
         order = np.argsort(-logits_V, kind="stable")
         if self._sampling.top_k is not None:
             order = order[: self._sampling.top_k]
-        scaled = (logits_V[order].astype(np.float64) - float(logits_V[best])) / temperature
+        with np.errstate(over="ignore"):  # next to no temperature: −Inf, whose share is 0
+            scaled = (logits_V[order].astype(np.float64) - float(logits_V[best])) / temperature
         share = np.exp(scaled)
         cumulated = np.cumsum(share / share.sum())
         if self._sampling.top_p is not None:

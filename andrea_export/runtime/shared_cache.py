@@ -42,14 +42,16 @@ class _Binding:
     positions_BS: npt.NDArray[np.int64]
     seqlens_B: npt.NDArray[np.int32]
     total: npt.NDArray[np.int32]
+    memory: list[npt.NDArray[Any]]
+    """What onnxruntime writes to: there as long as somebody may be running this, whatever the engine does meanwhile."""
     keep: npt.NDArray[np.int64] = field(default_factory=lambda: np.ones(1, np.int64))
 
 
 class SharedCacheEngine:
     """Runs an ``ort-cpu`` graph, or two: one for prompts, one for tokens, over the same cache.
 
-    ``rows_independent``: the graph rounds no activation together with another row's, so rows may share a run and still
-    give what they give alone. Where they do not, each row has its own run.
+    ``rows_independent``: the graph gives a row the same bits whatever runs beside it, so rows may share a run. Where it
+    does not, each row has its own.
     """
 
     def __init__(
@@ -181,6 +183,7 @@ class SharedCacheEngine:
             positions_BS=np.zeros((num_rows, num_tokens), np.int64),
             seqlens_B=np.zeros(num_rows, np.int32),
             total=np.zeros(1, np.int32),
+            memory=[self._logits_BV],
         )
         arrays: dict[str, npt.NDArray[Any]] = {
             "input_ids": binding.ids_BS,
@@ -193,6 +196,7 @@ class SharedCacheEngine:
             for part, name in zip(("key", "value"), present_names(block), strict=True):
                 cache = self._caches[f"{block}.{part}"][first:last]
                 arrays[f"past_key_values.{block}.{part}"] = cache
+                binding.memory.append(cache)
                 _bind_output(binding.io, name, cache)
         for name, array in arrays.items():
             if name in self._inputs[id(session)]:

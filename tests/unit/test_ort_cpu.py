@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -16,7 +17,7 @@ import torch
 from andrea_export.build import BuildResult, build_bundle
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.errors import UsageError
-from andrea_export.ort_cpu import derive_ort_cpu, linear_kinds
+from andrea_export.ort_cpu import check_layer_names, derive_ort_cpu, linear_kinds
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.progress import Silent
 from andrea_export.recipe import OrtCpu, OrtPrecision, recipe_from_mapping
@@ -102,6 +103,7 @@ def test_a_recipes_sensitive_layers_have_more_bits(tiny: LoadedModel, tiny_onnx:
         ("int4", OrtCpu()),
         ("int4", BLOCKWISE),
         ("int4", OrtCpu(int4_keep=())),
+        ("int4", OrtCpu(int4_keep=(), int4_block=32)),
     ],
 )
 def test_rows_of_a_batch_give_what_they_give_alone(
@@ -114,8 +116,8 @@ def test_rows_of_a_batch_give_what_they_give_alone(
         for row, prompt in enumerate(prompts):
             alone = [engine.start([prompt], 50)[0].copy()]
             alone += [engine.step([step[row]])[0].copy() for step in ([1, 2, 3], [4, 5, 6])]
-            # Rows share no rounding; what is left is another order of fp32 sums where the batch is one run.
-            assert max(abs(a - b[row]).max() for a, b in zip(alone, together, strict=True)) < 1e-4
+            for a, b in zip(alone, together, strict=True):
+                assert np.array_equal(a, b[row])
 
 
 @pytest.mark.parametrize(("precision", "options", "wanted"), CASES)
@@ -224,14 +226,13 @@ def test_the_files_of_every_recipe(precision: OrtPrecision, int8_decode: str, in
     two = precision == "int4" or (precision == "int8" and blockwise)
     assert files.decode == f"ort-cpu-{precision}.onnx"
     assert files.prefill == (f"ort-cpu-{precision}-prefill.onnx" if two else files.decode)
-    # Only DynamicQuantizeMatMul rounds rows together: int8 layers have it unless told otherwise.
-    has_it = not blockwise and (precision == "int8" or (precision == "int4" and int4_keep != ()))
-    assert files.rows_independent is not has_it
+    assert files.rows_independent is (precision == "fp32")
 
 
 @pytest.mark.parametrize("kept", ["mlp", "blocks", "blocks.0.attn", "blocks.2", "blocks.2.mlp.fc", "ln_f", ""])
 def test_layers_to_keep_that_are_none(tiny: LoadedModel, kept: str) -> None:
     with pytest.raises(UsageError, match="int8_keep: the model has no linear layer"):
         linear_kinds(tiny.config, "int8", OrtCpu(int8_keep=(kept,)))
-    with pytest.raises(UsageError, match="int8_scaled_rows: the model has no linear layer"):
-        linear_kinds(tiny.config, "int4", OrtCpu(int8_scaled_rows=(kept,)))
+    for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
+        with pytest.raises(UsageError, match=f"{key}: the model has no linear layer"):
+            check_layer_names(tiny.config, OrtCpu(**{key: (kept,)}))

@@ -266,6 +266,18 @@ def test_rows_of_unlike_sizes_lose_none_when_brought_to_one(tmp_path: Path) -> N
     assert together[1] > sizes_M[1] * typical
 
 
+@pytest.mark.parametrize(("bits", "widest"), [(8, 128), (4, 128), (4, 32)])
+def test_blocks_of_zeros_add_nothing(tmp_path: Path, bits: int, widest: int) -> None:
+    """A trained model may have layers of zeros; the kernel's own rounding must not fill them."""
+    generator = np.random.default_rng(0)
+    model = one_layer(np.zeros((512, 32), np.float32), np.zeros(32, np.float32))
+    run_passes(model, BlockwiseWeights(("fc",), bits=bits, widest=widest))
+    ir.save(model, tmp_path / "layer.onnx")
+    with OnnxSession(tmp_path / "layer.onnx") as session:
+        y_MN = session.run({"x": generator.standard_normal((5, 512), np.float32) * 30})["fc"]
+    assert not y_MN.any()
+
+
 def one_layer(weight_KN: np.ndarray, bias_N: np.ndarray) -> ir.Model:
     """x·W + b as a canonical graph has it, under the module path ``fc``."""
     x = ir.Value(name="x", shape=ir.Shape(["M", len(weight_KN)]), type=ir.TensorType(ir.DataType.FLOAT))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -395,6 +398,20 @@ def test_what_is_no_prompt(ort_bundle: Path, prompt: Any) -> None:
             model.prefill([[1] * (model.config.n_ctx + 1)])
 
 
+@pytest.mark.parametrize("prompts", [None, 5])
+def test_what_are_no_prompts(ort_bundle: Path, prompts: Any) -> None:
+    with opened(ort_bundle) as model, pytest.raises(UsageError, match=f"the prompts are {prompts}, expected a list"):
+        model.generate_batch(prompts, max_new_tokens=1)
+
+
+def test_next_to_no_temperature_is_greedy(ort_bundle: Path) -> None:
+    with opened(ort_bundle) as model:
+        cold = Sampling(temperature=5e-324)
+        assert list(model.generate(PROMPT, max_new_tokens=4, sampling=cold)) == list(
+            model.generate(PROMPT, max_new_tokens=4)
+        )
+
+
 def test_no_prompt_at_all(ort_bundle: Path) -> None:
     with opened(ort_bundle) as model, pytest.raises(UsageError, match="no prompt"):
         model.generate_batch([], max_new_tokens=1)
@@ -496,6 +513,60 @@ def test_a_damaged_graph_is_never_parsed_and_damaged_weights_leave_no_session(
     with pytest.raises(BundleError, match=r"ort-cpu-int8\.onnx has sha256"):
         opened(bundle, "int8")
     assert len(opened_engines) == 2
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "ort-cpu-int8.onnx", "ort-cpu-int8.onnx.data"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_file_that_is_replaced_while_it_is_loaded(
+    ort_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, verify: bool
+) -> None:
+    """What runs must be what was checked, and all of one bundle."""
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    opened_engines: list[Any] = []
+
+    def replaced(*arguments: Any) -> Any:
+        opened_engines.append(open_shared(*arguments))
+        shutil.copy(bundle / file, tmp_path / "new")
+        (tmp_path / "new").replace(bundle / file)
+        return opened_engines[-1]
+
+    monkeypatch.setattr("andrea_export.runtime.open.open_shared", replaced)
+    with pytest.raises(BundleError, match="was changed while it was loaded"):
+        andrea_export.load(bundle, provider="cpu", precision="int8", verify=verify)
+    assert opened_engines[0]._decode is None
+
+
+def test_what_a_run_writes_to_outlives_the_model(ort_bundle: Path) -> None:
+    """A model closed by another thread takes no memory from under a run."""
+    with opened(ort_bundle) as model:
+        engine = model.engine
+        assert isinstance(engine, SharedCacheEngine)
+        engine.start([PROMPT], 20)
+        (binding,) = engine._bindings.values()
+        pages = weakref.ref(engine._caches["0.key"].base)
+    assert pages() is not None
+    binding.session.run_with_iobinding(binding.io)
+    del binding
+    gc.collect()
+    assert pages() is None
+
+
+def test_a_forked_child_leaves_the_parents_session_alone(ort_bundle: Path) -> None:
+    """Released there, it would wait for threads that only the parent has."""
+    with opened(ort_bundle, "int4") as model:
+        wanted = list(model.generate(PROMPT, max_new_tokens=4))
+        child = os.fork()
+        if child == 0:
+            model.close()
+            os._exit(0)
+        deadline = time.monotonic() + 20
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if ended == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert ended == (child, 0), "the child hangs"
+        assert list(model.generate(PROMPT, max_new_tokens=4)) == wanted
 
 
 def test_where_opening_takes_minutes_everything_is_checked_before(
