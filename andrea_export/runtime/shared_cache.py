@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea_export.backends.onnxruntime import input_dtype, onnxruntime_errors
-from andrea_export.errors import RunError
+from andrea_export.errors import RunError, UsageError
 from andrea_export.ort_cpu_files import KEEP, SEQLENS, TOTAL
 from andrea_export.runtime.engine import LogitsBV, as_int64, raise_run_error
 from andrea_export.runtime.pages import zero_pages
@@ -144,6 +144,8 @@ class SharedCacheEngine:
 
     def _prompt(self, row: int, ids_S: npt.NDArray[np.int64]) -> None:
         """One row's prompt. A prefill graph without logits leaves the last token to the decoding graph."""
+        if self._prefill is None:
+            raise UsageError("the model is closed")
         fills_only = KEEP not in self._inputs[id(self._prefill)]
         num_filled = len(ids_S) - 1 if fills_only else len(ids_S)
         for begin in range(0, num_filled, self._chunk):
@@ -170,6 +172,8 @@ class SharedCacheEngine:
 
         A binding takes as long as a few layers, so each is kept as long as the buffers are; whole, or not at all.
         """
+        if session is None:
+            raise UsageError("the model is closed")
         key = (id(session), first, last, num_tokens)
         if key in self._bindings:
             return self._bindings[key]
