@@ -80,8 +80,8 @@ class OrtCpu:
     that of every block. The first block is the sensitive one (docs/runtime.md)."""
     int8_scaled_rows: tuple[str, ...] = ("attn.proj",)
     """Layers of DynamicQuantizeMatMul whose tokens are brought to one size before they are rounded on one range; named
-    as above, for int4's prompts too. On a trained model ``attn.proj`` alone takes a quarter off int8's divergence after
-    a prompt, and all layers nearly a half, for more time; step by step, where a token is alone, it is no matter
+    as above, for int4's prompts too. On a trained model ``attn.proj`` alone takes a fifth off int8's divergence after a
+    prompt, and all layers nearly a half, for more time; step by step, where a token is alone, it is no matter
     (docs/runtime.md)."""
     int4_block: Literal[32, 64, 128] = 128
     """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""

@@ -194,9 +194,12 @@ def _fail(message: str, hint: str | None, code: int, *, as_json: bool) -> int:
 def _refuse_words(arguments: Sequence[str]) -> None:
     """An empty argument is an unset shell variable; as a path it would mean the working directory. And a path that is
     no UTF-8 would stop a build half way, in the first library that does not take it; inspect needs none of those."""
-    if "inspect" not in arguments and (odd := [word for word in arguments if not _is_text(word)]):
+    pairs = list(zip(["", *arguments], arguments, strict=False))
+    # A prompt is no file's name; what is wrong with it is said where it is read.
+    names = [word for before, word in pairs if before != "--prompt" and not word.startswith("--prompt=")]
+    if "inspect" not in arguments and (odd := [word for word in names if not _is_text(word)]):
         raise UsageError(_not_utf8(odd), hint="rename it")
-    for before, word in zip(["", *arguments], arguments, strict=False):
+    for before, word in pairs:
         option = word[:-1] if word.startswith("--") and word.endswith("=") else before if word == "" else None
         if option is not None and option != "--tokens":  # which says more about what it expects
             raise UsageError(
