@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from andrea_export.backends.base import EngineFacts
-from andrea_export.checkpoint import WeightsOrigin, sha256_of
+from andrea_export.checkpoint import WeightsOrigin, file_identity, sha256_of
 from andrea_export.errors import BundleError, first_line
 from andrea_export.ort_cpu_files import PATTERNS as ORT_CPU_PATTERNS
 from andrea_export.recipe import OrtPrecision, Recipe, recipe_as_mapping
@@ -137,17 +137,23 @@ class Bundle:
                 problems.append(f"{MANIFEST} describes another model than {MODEL} holds")
         return tuple(problems)
 
+    def check(self, names: Sequence[str] | None = None, *, contents: bool = True) -> None:
+        """Raises: BundleError naming every file that ``mismatches`` finds, for the same arguments."""
+        if problems := self.mismatches(names, contents=contents):
+            raise BundleError(
+                f"bundle {self.path} does not match its manifest: {'; '.join(problems)}",
+                hint="build it again, or copy it again whole",
+            )
+
 
 def identities(folder: Path, names: Sequence[str]) -> tuple[object, ...]:
     """What changes when one of these files is replaced, written to or removed."""
     found: list[object] = []
     for name in names:
         try:
-            facts = (folder / name).stat()
+            found.append(file_identity(folder / name))
         except OSError as error:
             found.append(error.errno)
-        else:
-            found.append((facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
     return tuple(found)
 
 
@@ -171,11 +177,8 @@ def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
     if not manifest_file.is_file():
         raise BundleError(f"{path} is no bundle: it has no {MANIFEST}", hint="make one with `andrea-export build`")
     bundle = Bundle(path=path, manifest=_read_manifest(manifest_file))
-    if verify and (problems := bundle.mismatches()):
-        raise BundleError(
-            f"bundle {path} does not match its manifest: {'; '.join(problems)}",
-            hint="build it again, or copy it again whole",
-        )
+    if verify:
+        bundle.check()
     return bundle
 
 

@@ -184,8 +184,13 @@ def published_header(path: Path) -> tuple[int, int] | None:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, in hex. A file that has not changed since the last call is not read again."""
+    return _sha256_of(path.resolve(), *file_identity(path))
+
+
+def file_identity(path: Path) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to. Raises: OSError if it is not there."""
     facts = path.stat()
-    return _sha256_of(path.resolve(), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    return (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=32)

@@ -57,9 +57,11 @@ def derive_ort_cpu(
     _common(decode, precision)
     of_kind = {kind: tuple(name for name, own in kinds.items() if own == kind) for kind in ("int8", "int4")}
     blockwise = options.int8_decode == "blockwise"
-    run_passes(decode, BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block))
-    int8 = of_kind["int8"]
-    run_passes(decode, *([BlockwiseWeights(int8, bits=8)] if blockwise else _dynamic_int8(int8, options)))
+    run_passes(
+        decode,
+        BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block),
+        *((BlockwiseWeights(of_kind["int8"], bits=8),) if blockwise else _dynamic_int8(of_kind["int8"], options)),
+    )
     if precision == "fp32":
         run_passes(decode, TiedHead(), LogitsToKeep())
         ir.save(decode, folder / files.decode)

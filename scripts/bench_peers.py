@@ -280,8 +280,8 @@ def _measure(
             _try(one, "warm", partial(_ask_all, one, keep=False))
         for number in range(options.rounds):
             print(f"{precision}: round {number + 1} of {options.rounds}", file=sys.stderr)
-            # The order turns by one every round, so that nobody always follows the same neighbour.
             limits.append(measure_limits(options.threads))
+            # The order turns by one every round, so that nobody always follows the same neighbour.
             turn = number % len(contenders)
             for one in [*contenders[turn:], *contenders[:turn]]:
                 _try(one, "measure", partial(_ask_all, one, keep=True))

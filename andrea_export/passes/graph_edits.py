@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from andrea_export.canonical import MODULE_KEY
 from andrea_export.errors import PassError
+from andrea_export.passes.contract import module_of
 
 MS_DOMAIN = "com.microsoft"
 HINT = "start from the model.onnx that andrea-export wrote"
@@ -47,6 +50,25 @@ def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node:
         name = None if value is None else value.name
         raise PassError(f"value '{name}' comes from {found}, expected {' or '.join(op_types)}", hint=HINT)
     return node
+
+
+def node_beside(
+    beside: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    name: str,
+    *,
+    attributes: Sequence[ir.Attr] = (),
+    value: str | None = None,
+    dtype: ir.DataType | None = None,
+) -> ir.Node:
+    """A standard operator of the module that ``beside`` belongs to, not yet in the graph.
+
+    Its one output is called ``value``, or as the node is. Raises PassError if ``beside`` carries no module path.
+    """
+    output = ir.Value(name=value or name, type=None if dtype is None else ir.TensorType(dtype))
+    metadata = {MODULE_KEY: module_of(beside)}
+    return ir.Node("", op_type, inputs, attributes, outputs=[output], name=name, metadata_props=metadata)
 
 
 def replace_output(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:

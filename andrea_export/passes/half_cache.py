@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from andrea_export.canonical import MODULE_KEY
 from andrea_export.errors import PassError
-from andrea_export.passes.contract import module_of
-from andrea_export.passes.graph_edits import replace_output
+from andrea_export.passes.graph_edits import node_beside, replace_output
 
 
 class HalfCache(ir.passes.InPlacePass):
@@ -56,12 +54,5 @@ def _attention_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def _cast(source: ir.Value | None, to: ir.DataType, name: str, beside: ir.Node) -> ir.Node:
-    return ir.Node(
-        "",
-        "Cast",
-        [source],
-        [ir.AttrInt64("to", to.value)],
-        outputs=[ir.Value(name=f"{name}:half_cache", type=ir.TensorType(to))],
-        name=name,
-        metadata_props={MODULE_KEY: module_of(beside)},
-    )
+    attributes = [ir.AttrInt64("to", to.value)]
+    return node_beside(beside, "Cast", [source], name, attributes=attributes, value=f"{name}:half_cache", dtype=to)

@@ -10,8 +10,7 @@ import onnx_ir as ir
 from andrea_export.canonical import MODULE_KEY
 from andrea_export.errors import PassError
 from andrea_export.ort_cpu_files import KEEP
-from andrea_export.passes.contract import module_of
-from andrea_export.passes.graph_edits import HINT, constant
+from andrea_export.passes.graph_edits import HINT, constant, node_beside
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 _TO_THE_END = np.iinfo(np.int64).max  # Slice's own way to say so
@@ -42,7 +41,7 @@ class LogitsToKeep(ir.passes.InPlacePass):
         context, residual, added_to = _last_attention(graph)
         keep = ir.Value(name=KEEP, shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT64))
         graph.inputs.insert(_before_the_cache(graph), keep)
-        start = _node("Neg", [keep], f"{KEEP}/start", context)
+        start = node_beside(context, "Neg", [keep], f"{KEEP}/start")
         graph.insert_after(context, start)
         bounds = [
             start.outputs[0],
@@ -54,7 +53,7 @@ class LogitsToKeep(ir.passes.InPlacePass):
             (added_to, [use for use in added_to.uses() if use.node is residual]),
         ]
         for stream, uses in streams:
-            cut = _node("Slice", [stream, *bounds], f"{stream.name}/kept", context)
+            cut = node_beside(context, "Slice", [stream, *bounds], f"{stream.name}/kept")
             graph.insert_after(start, cut)
             for use in uses:
                 use.node.replace_input_with(use.idx, cut.outputs[0])
@@ -91,11 +90,6 @@ def _last_attention(graph: ir.Graph) -> tuple[ir.Node, ir.Node, ir.Value]:
 def _is_of(value: ir.Value, module: str) -> bool:
     producer = value.producer()
     return producer is not None and producer.metadata_props.get(MODULE_KEY) == module
-
-
-def _node(op_type: str, inputs: list[ir.Value], name: str, beside: ir.Node) -> ir.Node:
-    output = ir.Value(name=name)
-    return ir.Node("", op_type, inputs, outputs=[output], name=name, metadata_props={MODULE_KEY: module_of(beside)})
 
 
 def _logits(graph: ir.Graph) -> ir.Value:

@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from andrea_export.canonical import MODULE_KEY
 from andrea_export.errors import PassError
-from andrea_export.passes.contract import module_of
-from andrea_export.passes.graph_edits import constant, replace_output
+from andrea_export.passes.graph_edits import constant, node_beside, replace_output
 
 
 class ScaledRows(ir.passes.InPlacePass):
@@ -79,6 +77,4 @@ def _shared(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
 
 
 def _node(op_type: str, inputs: list[ir.Value | None], name: str, beside: ir.Node) -> ir.Node:
-    output = ir.Value(name=f"{name}:scaled_rows", type=ir.TensorType(ir.DataType.FLOAT))
-    metadata = {MODULE_KEY: module_of(beside)}
-    return ir.Node("", op_type, inputs, outputs=[output], name=name, metadata_props=metadata)
+    return node_beside(beside, op_type, inputs, name, value=f"{name}:scaled_rows", dtype=ir.DataType.FLOAT)

@@ -240,10 +240,10 @@ def _open(
     before = (*manifest, *identities(bundle.path, files))
     try:
         if verify:
-            _refuse(bundle, bundle.mismatches(files, contents=False))
+            bundle.check(files, contents=False)
             # What is parsed is checked before it is, and all of it where opening takes minutes.
             first = [name for name in files if not shared or name.endswith(".onnx")]
-            _refuse(bundle, bundle.mismatches(first))
+            bundle.check(first)
             engine = _opened_while_checked(opened, bundle, [name for name in files if name not in first])
         else:
             engine = opened()
@@ -270,29 +270,20 @@ def _opened_while_checked(opened: Callable[[], Engine], bundle: Bundle, weights:
     """
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
-            checked = pool.submit(bundle.mismatches, weights)
+            checked = pool.submit(bundle.check, weights)
         except RuntimeError as error:  # can't start new thread
             raise MemoryError(str(error)) from None
         try:
             engine = opened()
         except AndreaError:
-            _refuse(bundle, checked.result())  # a file that is not the one that was sealed is why
+            checked.result()  # a file that is not the one that was sealed is why
             raise
         try:
-            _refuse(bundle, checked.result())
+            checked.result()
         except BaseException:
             engine.close()
             raise
     return engine
-
-
-def _refuse(bundle: Bundle, problems: Sequence[str]) -> None:
-    """Raises: BundleError if there are problems."""
-    if problems:
-        raise BundleError(
-            f"bundle {bundle.path} does not match its manifest: {'; '.join(problems)}",
-            hint="build it again, or copy it again whole",
-        )
 
 
 def _precision(bundle: Bundle, provider: str, precision: str | None) -> OrtPrecision:

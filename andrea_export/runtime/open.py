@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from andrea_export.backends.onnxruntime import CPU_TUNING, SessionTuning, open_raw
+from andrea_export.checkpoint import file_identity
 from andrea_export.ort_cpu_files import OrtCpuFiles
 from andrea_export.runtime.growing_cache import GrowingCacheEngine
 from andrea_export.runtime.shared_cache import SharedCacheEngine
@@ -85,16 +86,10 @@ def _session(graph: Path, weights: Path, tuning: SessionTuning) -> Any:
     """The session on these files as they are now: the open one, if there is one, else a new one. Raises: RunError."""
     with _opening:
         try:
-            key = (_identity(graph), _identity(weights), tuning)
+            key = (graph.resolve(), file_identity(graph), weights.resolve(), file_identity(weights), tuning)
         except OSError:  # not there: onnxruntime says so, with its name
             return open_raw(graph, "cpu", tuning=tuning)
         session = _open_sessions.get(key)
         if session is None:
             session = _open_sessions[key] = open_raw(graph, "cpu", tuning=tuning)
         return session
-
-
-def _identity(file: Path) -> tuple[object, ...]:
-    """What changes when a file is replaced or written to."""
-    status = file.stat()
-    return (file.resolve(), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

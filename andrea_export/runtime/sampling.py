@@ -32,7 +32,10 @@ class Sampling:
 
 
 def checked_sampling(sampling: Sampling, vocab_size: int) -> Sampling:
-    """The settings as plain numbers. Raises UsageError for what cannot be drawn from, every problem named at once."""
+    """The settings as plain numbers.
+
+    Raises: UsageError for the first that is no number, else for those that cannot be drawn from, all named at once.
+    """
     if not isinstance(sampling, Sampling):
         raise UsageError(f"sampling is {sampling!r}, expected andrea_export.runtime.Sampling(...)")
     sampling = _plain(sampling)
