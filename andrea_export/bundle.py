@@ -21,7 +21,7 @@ from andrea_export.recipe import OrtPrecision, Recipe, recipe_as_mapping
 from andrea_export.report import Verdict
 from andrea_model.config import AndreaConfig
 
-SCHEMA = "andrea-export/manifest/2"
+SCHEMA = "andrea-export/manifest/3"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"

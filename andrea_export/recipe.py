@@ -75,14 +75,10 @@ class OrtCpu:
     """What int8 layers decode with. dynamic: DynamicQuantizeMatMul, as for prompts: int8 then has one graph and one
     copy of the weights. blockwise: MatMulNBits, with a copy of its own; faster on processors with AVX-512 VNNI. Their
     divergence from fp32 is about the same (docs/measurements/quantization.md)."""
-    int8_keep: tuple[str, ...] = ()
+    int8_keep: tuple[str, ...] = ("blocks.0",)
     """Linear layers that stay fp32 in int8: ``blocks.3.mlp.proj``, ``blocks.3`` for all of a block, or ``mlp.proj`` for
-    that of every block. The first block is the sensitive one (docs/runtime.md)."""
-    int8_scaled_rows: tuple[str, ...] = ("attn.proj",)
-    """Layers of DynamicQuantizeMatMul whose tokens are brought to one size before they are rounded on one range; named
-    as above, for int4's prompts too. On a trained model ``attn.proj`` alone takes a fifth off int8's divergence after a
-    prompt, and all layers nearly a half, for more time; step by step, where a token is alone, it is no matter
-    (docs/runtime.md)."""
+    that of every block. On a trained model the first block makes more than half of int8's divergence from fp32
+    (docs/measurements/quantization.md)."""
     int4_block: Literal[32, 64, 128] = 128
     """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""
     int4_keep: tuple[str, ...] = ("attn.qkv",)

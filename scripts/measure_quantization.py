@@ -54,7 +54,7 @@ def main() -> None:
         exact = _logits(folder, loaded.config, "fp32", OrtCpu(), windows)
         rows = [
             _row(label, *_logits(folder, loaded.config, precision, recipe, windows), *exact, windows)
-            for label, precision, recipe in _variants()
+            for label, precision, recipe in _variants(loaded.config.n_layer)
         ]
     print("\n".join(_table(rows)))
     if options.output is not None:
@@ -78,22 +78,17 @@ def main() -> None:
         options.output.with_suffix(".md").write_text(head + "\n".join(_table(rows)) + "\n", encoding="utf-8")
 
 
-def _variants() -> list[tuple[str, OrtPrecision, OrtCpu]]:
+def _variants(num_blocks: int) -> list[tuple[str, OrtPrecision, OrtCpu]]:
     plain4 = OrtCpu(int4_block=32, int4_keep=())
     blockwise = OrtCpu(int8_decode="blockwise")
+    other_blocks = [f"blocks.{block}" for block in range(1, num_blocks)]
     found: list[tuple[str, OrtPrecision, OrtCpu]] = [
         ("fp32", "fp32", OrtCpu()),
-        ("int8 (default: tokens of one size in attn.proj)", "int8", OrtCpu()),
-        ("int8, tokens as they are", "int8", OrtCpu(int8_scaled_rows=())),
-        (
-            "int8, tokens of one size in attn.proj and mlp.proj",
-            "int8",
-            OrtCpu(int8_scaled_rows=("attn.proj", "mlp.proj")),
-        ),
-        ("int8, tokens of one size everywhere", "int8", OrtCpu(int8_scaled_rows=BLOCK_LINEARS)),
-        *((f"int8, {name} in fp32", "int8", replace(OrtCpu(), int8_keep=(name,))) for name in BLOCK_LINEARS),
-        ("int8, the first block in fp32", "int8", OrtCpu(int8_keep=("blocks.0",))),
-        ("int8, block-wise", "int8", blockwise),
+        ("int8, blocks.0 in fp32 (default)", "int8", OrtCpu()),
+        ("int8", "int8", OrtCpu(int8_keep=())),
+        *((f"int8, {name} in fp32", "int8", OrtCpu(int8_keep=(name,))) for name in (*BLOCK_LINEARS, *other_blocks)),
+        ("int8, block-wise", "int8", replace(blockwise, int8_keep=())),
+        ("int8, block-wise, blocks.0 in fp32", "int8", blockwise),
         ("int4, blocks of 32", "int4", plain4),
         *(
             (f"int4, blocks of 32, {name} in int8", "int4", replace(plain4, int4_keep=(name,)))

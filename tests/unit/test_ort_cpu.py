@@ -38,7 +38,8 @@ def operators(file: Path) -> Counter[str]:
 BLOCKWISE = OrtCpu(int8_decode="blockwise")
 CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
     ("fp32", OrtCpu(), {"ort-cpu-fp32.onnx": {"MatMul": 8, "FusedMatMul": 1, "Gather": 2}}),
-    ("int8", OrtCpu(), {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1}}),
+    ("int8", OrtCpu(), {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 4, "MatMulNBits": 1}}),
+    ("int8", OrtCpu(int8_keep=()), {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1}}),
     (
         "int8",
         replace(OrtCpu(), int8_keep=("mlp.proj", "blocks.0.attn.qkv")),
@@ -46,20 +47,10 @@ CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
     ),
     (
         "int8",
-        replace(OrtCpu(), int8_keep=("blocks.0",)),
-        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 4, "MatMulNBits": 1, "ReduceMax": 1}},
-    ),
-    (
-        "int8",
-        replace(OrtCpu(), int8_scaled_rows=("attn.proj", "blocks.1.mlp.fc")),
-        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1, "ReduceMax": 3}},
-    ),
-    (
-        "int8",
         replace(BLOCKWISE, int8_keep=("mlp.proj",)),
         {
             "ort-cpu-int8.onnx": {"MatMulNBits": 7, "MatMul": 2},
-            "ort-cpu-int8-prefill.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 1, "ReduceMax": 1},
+            "ort-cpu-int8-prefill.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 1},
         },
     ),
     (
@@ -233,6 +224,6 @@ def test_the_files_of_every_recipe(precision: OrtPrecision, int8_decode: str, in
 def test_layers_to_keep_that_are_none(tiny: LoadedModel, kept: str) -> None:
     with pytest.raises(UsageError, match="int8_keep: the model has no linear layer"):
         linear_kinds(tiny.config, "int8", OrtCpu(int8_keep=(kept,)))
-    for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
+    for key in ("int8_keep", "int4_keep"):
         with pytest.raises(UsageError, match=f"{key}: the model has no linear layer"):
             check_layer_names(tiny.config, OrtCpu(**{key: (kept,)}))
