@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from andrea_export.backends import engine_backend
-from andrea_export.bundle import MANIFEST, Manifest, open_bundle
+from andrea_export.bundle import Manifest, open_bundle
 from andrea_export.checkpoint import resolve_origin
+from andrea_export.contents import MANIFEST
 from andrea_export.errors import AndreaError, BackendUnavailable
 from andrea_export.pipeline import Pipeline, StepOutcome, Toolchain
 from andrea_export.progress import Progress
-from andrea_export.recipe import ENGINE_TARGETS, EngineTarget, Recipe, Target
+from andrea_export.recipe import Recipe
 from andrea_export.report import Report
 from andrea_export.staging import check_output, staged
+from andrea_export.targets import ENGINE_TARGETS, EngineTarget, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,41 +1,41 @@
-"""The bundle on disk and its manifest: what is in it, what it was made from, and whether it is still that.
+"""The bundle on disk and its whole manifest: what is in it, and everything that it was made from.
 
-Owns the schema, reading, verifying and sealing; makes none of the files.
+Owns the schema, reading and sealing; makes none of the files. What running it needs of the manifest is ``contents``.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from andrea_export.backends.base import EngineFacts
-from andrea_export.checkpoint import WeightsOrigin, file_identity, sha256_of
-from andrea_export.errors import BundleError, first_line
+from andrea_export.checkpoint import WeightsOrigin, sha256_of
+from andrea_export.contents import (
+    MANIFEST,
+    MODEL,
+    SCHEMA,
+    WEIGHTS,
+    Contents,
+    FileEntry,
+    check_names,
+    read_manifest,
+)
+from andrea_export.errors import BundleError
 from andrea_export.ort_cpu_files import PATTERNS as ORT_CPU_PATTERNS
-from andrea_export.recipe import OrtPrecision, Recipe, recipe_as_mapping
+from andrea_export.ort_cpu_files import files_of
+from andrea_export.recipe import Recipe, recipe_as_mapping
 from andrea_export.report import Verdict
+from andrea_export.targets import OrtPrecision
 from andrea_model.config import AndreaConfig
 
-SCHEMA = "andrea-export/manifest/3"
-MANIFEST = "manifest.json"
-MODEL = "model.onnx"
-WEIGHTS = "model.onnx.data"
 REPORT = "report.json"
 PLUGIN = "plugins/libandrea_plugins.so"
 _LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *ORT_CPU_PATTERNS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """One file of the bundle as it was sealed."""
-
-    sha256: str
-    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,59 +110,18 @@ class Bundle:
         """Where the weights came from."""
         return self.manifest.origin
 
-    def mismatches(self, names: Sequence[str] | None = None, *, contents: bool = True) -> tuple[str, ...]:
-        """One line for every file that is missing or not the one that was sealed, the manifest's own words included.
-
-        Empty if all match. With ``names``, of these files only; without ``contents``, no more than whether they are
-        there and how long they are, which reads none of them.
-        """
-        problems = []
-        for name in self.manifest.files if names is None else names:
-            entry = self.manifest.files.get(name)
-            if entry is None:
-                problems.append(f"{name} is not in the manifest")
-                continue
-            file = self.path / name
-            if not file.is_file():
-                problems.append(f"{name} is missing")
-            elif file.stat().st_size != entry.num_bytes:
-                problems.append(f"{name} has {file.stat().st_size:,} bytes, expected {entry.num_bytes:,}")
-            elif contents and (problem := _other_contents(file, entry)):
-                problems.append(f"{name} {problem}")
-        if not problems and names is None:
-            from andrea_export.canonical import read_canonical_info
-
-            info = read_canonical_info(self.model)
-            if info is None or (info.config, info.origin) != (self.config, self.origin):
-                problems.append(f"{MANIFEST} describes another model than {MODEL} holds")
-        return tuple(problems)
-
-    def check(self, names: Sequence[str] | None = None, *, contents: bool = True) -> None:
-        """Raises: BundleError naming every file that ``mismatches`` finds, for the same arguments."""
-        if problems := self.mismatches(names, contents=contents):
-            raise BundleError(
-                f"bundle {self.path} does not match its manifest: {'; '.join(problems)}",
-                hint="build it again, or copy it again whole",
-            )
-
-
-def identities(folder: Path, names: Sequence[str]) -> tuple[object, ...]:
-    """What changes when one of these files is replaced, written to or removed."""
-    found: list[object] = []
-    for name in names:
-        try:
-            found.append(file_identity(folder / name))
-        except OSError as error:
-            found.append(error.errno)
-    return tuple(found)
-
-
-def _other_contents(file: Path, entry: FileEntry) -> str | None:
-    try:
-        found = sha256_of(file)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return None if found == entry.sha256 else f"has sha256 {found[:12]}…, expected {entry.sha256[:12]}…"
+    @property
+    def contents(self) -> Contents:
+        """What it holds, as far as running and checking it needs."""
+        int8_decode = self.manifest.recipe.ort_cpu.int8_decode
+        return Contents(
+            path=self.path,
+            verdict=self.manifest.verdict,
+            config=self.config,
+            origin=self.origin,
+            files=self.manifest.files,
+            ort_cpu={precision: files_of(precision, int8_decode) for precision in self.manifest.ort_cpu},
+        )
 
 
 def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
@@ -171,14 +130,9 @@ def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
     Raises: BundleError for a folder that is none, a manifest that is damaged or of an unknown schema, and (with
     ``verify``) for files that do not match, all named.
     """
-    manifest_file = path / MANIFEST
-    if not path.is_dir():
-        raise BundleError(f"bundle {path}: {'is a file, expected a folder' if path.exists() else 'no such folder'}")
-    if not manifest_file.is_file():
-        raise BundleError(f"{path} is no bundle: it has no {MANIFEST}", hint="make one with `andrea-export build`")
-    bundle = Bundle(path=path, manifest=_read_manifest(manifest_file))
+    bundle = Bundle(path=path, manifest=_manifest(path))
     if verify:
-        bundle.check()
+        bundle.contents.check()
     return bundle
 
 
@@ -220,17 +174,8 @@ def machine_facts() -> dict[str, str]:
     }
 
 
-def _read_manifest(file: Path) -> Manifest:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BundleError(f"{file} cannot be read: {first_line(error)}", hint="build the bundle again") from None
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != SCHEMA:
-        raise BundleError(
-            f"{file} has schema {schema!r}, expected {SCHEMA!r}",
-            hint="use the version of andrea-export that wrote it",
-        )
+def _manifest(path: Path) -> Manifest:
+    content, file = read_manifest(path), path / MANIFEST
     try:
         manifest: Manifest = _MANIFEST.validate_python(content)
     except ValidationError as error:
@@ -238,10 +183,6 @@ def _read_manifest(file: Path) -> Manifest:
         raise BundleError(
             f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}", hint="build the bundle again"
         ) from None
-    for name in manifest.files:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise BundleError(f"{file} names a file outside the bundle: {name}")
     used = [MODEL, WEIGHTS, REPORT, *([PLUGIN] if manifest.plugin else []), *(entry.file for entry in manifest.engines)]
-    if unsealed := [name for name in used if name not in manifest.files]:
-        raise BundleError(f"{file} has no sha256 for {', '.join(unsealed)}", hint="build the bundle again")
+    check_names(file, manifest.files, used)
     return manifest

@@ -31,7 +31,8 @@ from andrea_export.passes.quantized_embedding import BLOCKS, ROWS, QuantizedEmbe
 from andrea_export.passes.shared_cache import SharedCache
 from andrea_export.passes.tied_head import TiedHead
 from andrea_export.passes.without_logits import WithoutLogits
-from andrea_export.recipe import OrtCpu, OrtPrecision
+from andrea_export.recipe import OrtCpu
+from andrea_export.targets import OrtPrecision
 from andrea_model.config import AndreaConfig
 
 # Smaller ones stay inside the .onnx file, as in the canonical one.
@@ -46,12 +47,12 @@ NEXT_HIGHER: Mapping[str, str] = {"int4": "int8", "int8": "fp32"}
 def derive_ort_cpu(
     model: Path, config: AndreaConfig, *, precision: OrtPrecision, options: OrtCpu, folder: Path
 ) -> None:
-    """Writes ``files_of(precision, options)`` into the folder, which holds the canonical file's weights too.
+    """Writes the files of this precision into the folder, which holds the canonical file's weights too.
 
     Raises: PassError if the file is not a canonical one, UsageError for a layer to keep higher that is none.
     """
     kinds = linear_kinds(config, precision, options)
-    files = files_of(precision, options)
+    files = files_of(precision, options.int8_decode)
     decode = ir.load(model)
     _common(decode, precision)
     of_kind = {kind: tuple(name for name, own in kinds.items() if own == kind) for kind in ("int8", "int4")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from andrea_export.recipe import OrtCpu, OrtPrecision
+from andrea_export.targets import Int8Decode, OrtPrecision
 
 SEQLENS = "seqlens_k"
 """int32 ``[B]``: each row's real tokens in all, less one."""
@@ -37,10 +37,10 @@ class OrtCpuFiles:
         return tuple(dict.fromkeys(name for name in (self.decode, self.prefill, self.weights) if name is not None))
 
 
-def files_of(precision: OrtPrecision, options: OrtCpu) -> OrtCpuFiles:
+def files_of(precision: OrtPrecision, int8_decode: Int8Decode) -> OrtCpuFiles:
     """The names of one precision's files. They stand beside model.onnx, so that relative weights resolve for anyone."""
     name = f"ort-cpu-{precision}"
-    blockwise = options.int8_decode == "blockwise"
+    blockwise = int8_decode == "blockwise"
     two_graphs = precision == "int4" or (precision == "int8" and blockwise)
     return OrtCpuFiles(
         decode=f"{name}.onnx",

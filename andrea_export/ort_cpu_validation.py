@@ -27,9 +27,10 @@ from andrea_export.metrics import ErrorSums, LayerErrors
 from andrea_export.ort_cpu import linear_kinds
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.progress import Progress
-from andrea_export.recipe import OrtCpu, OrtPrecision
+from andrea_export.recipe import OrtCpu
 from andrea_export.report import Candidate, LayerRow
 from andrea_export.specs import layer_names
+from andrea_export.targets import OrtPrecision
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea
 
@@ -79,7 +80,7 @@ def measure_ort_cpu(
     with TorchSession(model, precision="fp64", layers=layers) as session:
         truth = _run(session, model.config, cases, "fp64")
     for precision in precisions:
-        files = files_of(precision, options)
+        files = files_of(precision, options.int8_decode)
         for file in dict.fromkeys((files.decode, files.prefill)):
             progress.detail(STEP, file)
             rounded = _rounded_reference(model, precision, options, prefill=file != files.decode)

@@ -14,27 +14,18 @@ from pathlib import Path
 
 from andrea_export.backends import engine_backend
 from andrea_export.backends.base import EngineRequest
-from andrea_export.bundle import (
-    MODEL,
-    PLUGIN,
-    REPORT,
-    WEIGHTS,
-    EngineEntry,
-    Manifest,
-    PluginFacts,
-    file_entry,
-    machine_facts,
-    seal,
-)
+from andrea_export.bundle import PLUGIN, REPORT, EngineEntry, Manifest, PluginFacts, file_entry, machine_facts, seal
 from andrea_export.checkpoint import LoadedModel, WeightsOrigin, load_model
+from andrea_export.contents import MODEL, WEIGHTS
 from andrea_export.errors import CheckpointError
 from andrea_export.operators import andrea_gelu
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.plugins import build_plugin_library, check_library, compiler_status, plugin_sources_sha256
 from andrea_export.progress import Progress
-from andrea_export.recipe import ENGINE_TARGETS, EngineTarget, OrtPrecision, PrecisionName, Recipe, Target
+from andrea_export.recipe import Recipe
 from andrea_export.report import Report, report_as_json, report_from_json
 from andrea_export.steps import installed_versions, step_key, tool_sha256
+from andrea_export.targets import ENGINE_TARGETS, EngineTarget, OrtPrecision, PrecisionName, Target
 from andrea_model.config import AndreaConfig
 
 
@@ -155,7 +146,7 @@ class Pipeline:
 
         name = f"ort-cpu {precision}"
         key = step_key(step=name, onnx=self.keys["onnx"], precision=precision, options=self.recipe.ort_cpu)
-        self._step(name, key, files_of(precision, self.recipe.ort_cpu).all, make)
+        self._step(name, key, files_of(precision, self.recipe.ort_cpu.int8_decode).all, make)
 
     def _plugin(self) -> PluginFacts:
         """The plugin library, from the cache if its sources and compilers are the same."""

@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from andrea_export.recipe import PrecisionName
+from andrea_export.targets import PrecisionName
 
 HALF_MODULES: tuple[str, ...] = ("attn", "mlp")
 """Modules of a block, by path inside the block, that are half with everything below them."""

@@ -13,23 +13,21 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from andrea_export.errors import UsageError
+from andrea_export.targets import (
+    ENGINE_TARGETS,
+    ORT_PRECISIONS,
+    PRECISIONS,
+    AnyPrecision,
+    Int8Decode,
+    OrtPrecision,
+    PrecisionName,
+    Target,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-Target = Literal["onnx", "ort-cpu", "tensorrt", "tensorrt-rtx"]
-EngineTarget = Literal["tensorrt", "tensorrt-rtx"]
-PrecisionName = Literal["fp32", "fp16", "bf16"]
-OrtPrecision = Literal["fp32", "int8", "int4"]
-AnyPrecision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
-
-TARGETS: tuple[Target, ...] = ("onnx", "ort-cpu", "tensorrt", "tensorrt-rtx")
-ENGINE_TARGETS: tuple[EngineTarget, ...] = ("tensorrt", "tensorrt-rtx")
-PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16")
-ORT_PRECISIONS: tuple[OrtPrecision, ...] = ("fp32", "int8", "int4")
-ALL_PRECISIONS: tuple[AnyPrecision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -71,7 +69,7 @@ class OrtCpu:
 
     __pydantic_config__ = _STRICT
 
-    int8_decode: Literal["blockwise", "dynamic"] = "dynamic"
+    int8_decode: Int8Decode = "dynamic"
     """What int8 layers decode with. dynamic: DynamicQuantizeMatMul, as for prompts: int8 then has one graph and one
     copy of the weights. blockwise: MatMulNBits, with a copy of its own; faster on processors with AVX-512 VNNI. Their
     divergence from fp32 is about the same (docs/measurements/quantization.md)."""

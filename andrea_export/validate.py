@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from andrea_export.bundle import MODEL, PLUGIN, Bundle, EngineEntry, open_bundle
+from andrea_export.bundle import PLUGIN, Bundle, EngineEntry, open_bundle
 from andrea_export.checkpoint import LoadedModel, load_model
+from andrea_export.contents import MODEL
 from andrea_export.diff.cases import Inputs, cases_within, seeded_cases
 from andrea_export.diff.compare import Compared, compare, not_measured
 from andrea_export.diff.engine import report_of
@@ -27,9 +28,10 @@ from andrea_export.ort_cpu_validation import measure_ort_cpu
 from andrea_export.plugin_maths import PluginMaths
 from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Progress
-from andrea_export.recipe import OrtCpu, OrtPrecision, Profile
+from andrea_export.recipe import OrtCpu, Profile
 from andrea_export.report import Candidate, Check, Report
 from andrea_export.specs import layer_names
+from andrea_export.targets import OrtPrecision
 from andrea_export.weights import check_weights, hashes_from_model, hashes_from_onnx, model_from_onnx
 from andrea_model.config import AndreaConfig
 
@@ -48,7 +50,7 @@ def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Pa
     """
     bundle = open_bundle(bundle_path, verify=False)
     progress.start("verify files")
-    mismatches = bundle.mismatches()
+    mismatches = bundle.contents.mismatches()
     progress.finish("verify files", f"{len(bundle.manifest.files)} files, {len(mismatches)} wrong")
     integrity = Check(
         name="files",

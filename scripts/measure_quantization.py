@@ -29,9 +29,10 @@ from andrea_export.ort_cpu import derive_ort_cpu
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.ort_cpu_validation import agreement
 from andrea_export.passes.linear_layers import BLOCK_LINEARS
-from andrea_export.recipe import OrtCpu, OrtPrecision
+from andrea_export.recipe import OrtCpu
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.open import open_shared
+from andrea_export.targets import OrtPrecision
 from andrea_model.config import AndreaConfig
 
 Logits = npt.NDArray[Any]
@@ -117,7 +118,7 @@ def _logits(
     """
     derive_ort_cpu(folder / "model.onnx", config, precision=precision, options=recipe, folder=folder)
     found, after_prompts = [], []
-    with open_shared(folder, files_of(precision, recipe), config, num_usable_cores()) as engine:
+    with open_shared(folder, files_of(precision, recipe.int8_decode), config, num_usable_cores()) as engine:
         for window in windows:
             half = len(window) // 2
             rows = [engine.start([window[:half]], len(window))[0].copy()]

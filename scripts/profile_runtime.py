@@ -25,12 +25,12 @@ from processor import processor_facts
 from andrea_export.backends.onnxruntime import open_raw
 from andrea_export.bundle import Bundle, open_bundle
 from andrea_export.ort_cpu_files import OrtCpuFiles, files_of
-from andrea_export.recipe import OrtPrecision
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.machine import measure_limits
 from andrea_export.runtime.open import shared_tuning
 from andrea_export.runtime.shared_cache import SharedCacheEngine
+from andrea_export.targets import OrtPrecision
 
 TOKENS, PROMPT, PROMPT_RUNS = 100, 128, 10
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _profiles(bundle: Bundle, precision: OrtPrecision, threads: int) -> list[dict[str, Any]]:
-    files = files_of(precision, bundle.manifest.recipe.ort_cpu)
+    files = files_of(precision, bundle.manifest.recipe.ort_cpu.int8_decode)
     rows = []
     for work, name, runs in (("token", files.decode, TOKENS), ("prompt", files.prefill, PROMPT_RUNS)):
         rows.append(

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from andrea_export.progress import Progress
-from andrea_export.recipe import EngineTarget, PrecisionName, Profile
+from andrea_export.targets import EngineTarget, PrecisionName
 from andrea_model.config import AndreaConfig
+
+if TYPE_CHECKING:
+    from andrea_export.recipe import Profile
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 

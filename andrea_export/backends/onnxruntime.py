@@ -6,7 +6,6 @@ A provider that is not there is an error, never the CPU instead.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +77,9 @@ def provider_availability(name: str) -> Availability:
     row = provider_row(name)
     if importlib.util.find_spec("onnxruntime") is None:
         return Availability(available=False, reason="onnxruntime is not installed", hint=row.install)
-    versions = {"onnxruntime": onnxruntime_version()}
+    import onnxruntime
+
+    versions = {"onnxruntime": onnxruntime.__version__}
     if row.plugin_package is not None:
         if importlib.util.find_spec(row.plugin_package) is None:
             return Availability(
@@ -88,8 +89,6 @@ def provider_availability(name: str) -> Availability:
                 versions=versions,
             )
         return Availability(available=True, versions=versions)
-    import onnxruntime
-
     offered = onnxruntime.get_available_providers()
     if row.ort_name not in offered:
         return Availability(
@@ -102,7 +101,9 @@ def provider_availability(name: str) -> Availability:
 
 
 def onnxruntime_version() -> str:
-    """The installed version, whichever of the packages brought it; empty if none did."""
+    """The installed version, whichever of the packages brought it; empty if none did. Does not import it."""
+    import importlib.metadata
+
     for package in ("onnxruntime", "onnxruntime-gpu"):
         try:
             return importlib.metadata.version(package)

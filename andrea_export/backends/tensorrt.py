@@ -25,8 +25,9 @@ from andrea_export.gpu import why_no_gpu
 from andrea_export.operators import andrea_gelu
 from andrea_export.precision import PRECISIONS, Precision
 from andrea_export.progress import Progress
-from andrea_export.recipe import EngineTarget, Profile
+from andrea_export.recipe import Profile
 from andrea_export.specs import gelu_layers, graph_inputs
+from andrea_export.targets import EngineTarget
 from andrea_model.config import AndreaConfig
 
 

@@ -72,10 +72,10 @@ def bench(
 
 
 def _subjects(folder: Path, provider: str, precisions: list[str] | None, threads: int | None) -> list[Subject]:
-    from andrea_export.bundle import open_bundle
+    from andrea_export.contents import read_contents
     from andrea_export.runtime.bench import Subject
 
-    built = open_bundle(folder, verify=False).manifest.ort_cpu
+    built = read_contents(folder).ort_cpu
     has = tuple(dict.fromkeys(("fp32", *built))) if provider == "cpu" else ("fp32",)
     return [
         Subject(bundle=folder, provider=provider, precision=precision, num_threads=threads)

@@ -68,7 +68,7 @@ def run(
     New tokens go to stdout as they come, as text after --prompt, as ids after --tokens; timings go to stderr. Prompt
     and new tokens together must fit the model's context: a longer request is refused before anything runs.
     """
-    from andrea_export.bundle import open_bundle
+    from andrea_export.contents import read_contents
     from andrea_export.runtime import Sampling, load
     from andrea_export.runtime.text import tokens_from_prompt
 
@@ -78,7 +78,7 @@ def run(
         )
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=tuple(stop or ()))
     given = tokens_from_text(tokens) if tokens is not None else None
-    open_bundle(bundle)  # every file, not only those that this run reads
+    read_contents(bundle).check()  # every file, not only those that this run reads
     with load(
         bundle,
         provider=provider.value,

@@ -21,7 +21,7 @@ def inspect_bundle(path: Path) -> Inspection:
         except UsageError as error:
             broken.append(first_line(error))
     whole = parts[0]
-    mismatches = bundle.mismatches()
+    mismatches = bundle.contents.mismatches()
     return Inspection(
         kind="bundle",
         path=str(path),

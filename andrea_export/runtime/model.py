@@ -13,14 +13,13 @@ from types import TracebackType
 
 from andrea_export.arguments import whole_number
 from andrea_export.backends.onnxruntime import PROVIDERS, provider_availability
-from andrea_export.bundle import MANIFEST, Bundle, identities, open_bundle
+from andrea_export.contents import MANIFEST, MODEL, WEIGHTS, Contents, identities, read_contents
 from andrea_export.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
 from andrea_export.generation import check_generation, check_prompt, token_ids
-from andrea_export.ort_cpu_files import files_of
-from andrea_export.recipe import ORT_PRECISIONS, OrtPrecision
 from andrea_export.runtime.cores import most_threads, num_usable_cores
 from andrea_export.runtime.engine import Engine, LogitsBV
 from andrea_export.runtime.sampling import Sampler, Sampling, checked_sampling
+from andrea_export.targets import ORT_PRECISIONS, OrtPrecision
 from andrea_model.config import AndreaConfig
 
 AUTO = "auto"
@@ -32,7 +31,7 @@ _AUTO_ORDER = ("cuda", "cpu")
 class Model:
     """An opened bundle. A context manager; ``close`` releases its sessions. One text, or one batch, at a time."""
 
-    bundle: Bundle
+    bundle: Contents
     provider: str
     """Where it runs."""
     precision: str
@@ -183,10 +182,10 @@ def load(
     if provider not in (AUTO, *PROVIDERS):
         raise UsageError(f"unknown provider '{provider}'", hint=f"providers: {', '.join((AUTO, *PROVIDERS))}")
     manifest = identities(Path(bundle), [MANIFEST])
-    opened = open_bundle(Path(bundle), verify=False)
-    if opened.manifest.verdict != "pass":
+    opened = read_contents(Path(bundle))
+    if opened.verdict != "pass":
         raise ValidationError(
-            f"bundle {bundle} {_why_not(opened.manifest.verdict)} when it was built, so it is not run",
+            f"bundle {bundle} {_why_not(opened.verdict)} when it was built, so it is not run",
             hint=f"see {Path(bundle) / 'report.json'}, or run `andrea-export validate {bundle}`",
         )
     if num_threads is not None and not 1 <= (num_threads := whole_number("num_threads", num_threads)) <= most_threads():
@@ -214,7 +213,7 @@ def load(
 
 
 def _open(
-    bundle: Bundle,
+    bundle: Contents,
     manifest: tuple[object, ...],
     provider: str,
     precision: str | None,
@@ -226,14 +225,13 @@ def _open(
     from andrea_export.runtime.open import open_growing, open_shared
 
     wanted = _precision(bundle, provider, precision)
-    shared = provider == "cpu" and wanted in bundle.manifest.ort_cpu
-    own = files_of(wanted, bundle.manifest.recipe.ort_cpu)
-    files = own.all if shared else ("model.onnx", "model.onnx.data")
-    if shared and wanted == "fp32":
-        files = (*files, "model.onnx.data")
+    own = bundle.ort_cpu.get(wanted) if provider == "cpu" else None
+    files = (MODEL, WEIGHTS) if own is None else own.all
+    if own is not None and own.weights is None:
+        files = (*files, WEIGHTS)
 
     def opened() -> Engine:
-        if shared:
+        if own is not None:
             return open_shared(bundle.path, own, bundle.config, num_threads)
         return open_growing(bundle.path, provider, bundle.config, num_threads, allow_cpu_nodes)
 
@@ -242,7 +240,7 @@ def _open(
         if verify:
             bundle.check(files, contents=False)
             # What is parsed is checked before it is, and all of it where opening takes minutes.
-            first = [name for name in files if not shared or name.endswith(".onnx")]
+            first = [name for name in files if own is None or name.endswith(".onnx")]
             bundle.check(first)
             engine = _opened_while_checked(opened, bundle, [name for name in files if name not in first])
         else:
@@ -262,7 +260,7 @@ def _open(
     )
 
 
-def _opened_while_checked(opened: Callable[[], Engine], bundle: Bundle, weights: Sequence[str]) -> Engine:
+def _opened_while_checked(opened: Callable[[], Engine], bundle: Contents, weights: Sequence[str]) -> Engine:
     """The engine, once the weights too were found to be those that were sealed.
 
     They are hashed while it opens: for fp32 that is a third of the time. Raises: BundleError, and what ``opened``
@@ -286,7 +284,7 @@ def _opened_while_checked(opened: Callable[[], Engine], bundle: Bundle, weights:
     return engine
 
 
-def _precision(bundle: Bundle, provider: str, precision: str | None) -> OrtPrecision:
+def _precision(bundle: Contents, provider: str, precision: str | None) -> OrtPrecision:
     """The precision meant. Raises: UsageError (none there is, or not on this provider), BundleError (not built)."""
     if precision is None:
         return "fp32"
@@ -296,8 +294,8 @@ def _precision(bundle: Bundle, provider: str, precision: str | None) -> OrtPreci
                 return known
             if provider != "cpu":
                 raise UsageError(f"provider {provider} runs fp32 only, got {precision}", hint="use --provider cpu")
-            if known not in bundle.manifest.ort_cpu:
-                has = ", ".join(dict.fromkeys(("fp32", *bundle.manifest.ort_cpu)))
+            if known not in bundle.ort_cpu:
+                has = ", ".join(dict.fromkeys(("fp32", *bundle.ort_cpu)))
                 raise BundleError(
                     f"bundle {bundle.path} has no {precision} (it has {has})",
                     hint=f"build it with --target ort-cpu --precision {precision}",

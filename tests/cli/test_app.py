@@ -318,7 +318,7 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.S
 
 def test_choices_are_those_of_the_library() -> None:
     from andrea_export.backends.onnxruntime import PROVIDERS
-    from andrea_export.recipe import ALL_PRECISIONS, ORT_PRECISIONS, TARGETS
+    from andrea_export.targets import ALL_PRECISIONS, ORT_PRECISIONS, TARGETS
 
     assert tuple(choice.value for choice in TargetChoice) == TARGETS
     assert tuple(choice.value for choice in PrecisionChoice) == ALL_PRECISIONS

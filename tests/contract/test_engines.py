@@ -27,8 +27,9 @@ from andrea_export.passes.native_gelu import NativeGelu
 from andrea_export.plugins import build_plugin_library
 from andrea_export.precision import PRECISIONS
 from andrea_export.progress import Silent
-from andrea_export.recipe import EngineTarget, PrecisionName, Profile, ShapeRange
+from andrea_export.recipe import Profile, ShapeRange
 from andrea_export.specs import gelu_layers
+from andrea_export.targets import EngineTarget, PrecisionName
 from andrea_model.config import PRESETS
 
 CONFIG = PRESETS["andrea-tiny"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from andrea_export.backends.base import EngineRequest
     from andrea_export.backends.tensorrt import TensorRT, TensorRTRTX
     from andrea_export.checkpoint import LoadedModel
-    from andrea_export.recipe import PrecisionName
+    from andrea_export.targets import PrecisionName
 
 FLAVOURS = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 # What is timed, in this order; the layers of the first are read.

@@ -15,8 +15,9 @@ import pytest
 from andrea_export import pipeline
 from andrea_export.backends.onnxruntime import OnnxSession
 from andrea_export.build import BuildResult, build_bundle
-from andrea_export.bundle import MANIFEST, MODEL, REPORT, WEIGHTS, Bundle, open_bundle, seal
+from andrea_export.bundle import REPORT, Bundle, open_bundle, seal
 from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint, sha256_of
+from andrea_export.contents import MANIFEST, MODEL, WEIGHTS
 from andrea_export.errors import BundleError, CheckpointError, UsageError
 from andrea_export.operators import andrea_gelu
 from andrea_export.progress import Silent

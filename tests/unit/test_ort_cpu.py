@@ -20,8 +20,9 @@ from andrea_export.errors import UsageError
 from andrea_export.ort_cpu import check_layer_names, derive_ort_cpu, linear_kinds
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.progress import Silent
-from andrea_export.recipe import OrtCpu, OrtPrecision, recipe_from_mapping
+from andrea_export.recipe import OrtCpu, recipe_from_mapping
 from andrea_export.runtime.open import open_shared
+from andrea_export.targets import OrtPrecision
 
 
 def derived(tiny: LoadedModel, tiny_onnx: Path, folder: Path, precision: OrtPrecision, options: OrtCpu) -> Path:
@@ -102,7 +103,7 @@ def test_rows_of_a_batch_give_what_they_give_alone(
 ) -> None:
     folder = derived(tiny, tiny_onnx, tmp_path, precision, options)
     prompts = [(5, 17, 42), (300,), tuple(range(40))]
-    with open_shared(folder, files_of(precision, options), tiny.config, 1) as engine:
+    with open_shared(folder, files_of(precision, options.int8_decode), tiny.config, 1) as engine:
         together = [engine.start(prompts, 50).copy(), engine.step([1, 2, 3]).copy(), engine.step([4, 5, 6]).copy()]
         for row, prompt in enumerate(prompts):
             alone = [engine.start([prompt], 50)[0].copy()]
@@ -121,7 +122,7 @@ def test_each_precisions_graphs(
     wanted: dict[str, dict[str, int]],
 ) -> None:
     folder = derived(tiny, tiny_onnx, tmp_path, precision, options)
-    files = files_of(precision, options)
+    files = files_of(precision, options.int8_decode)
     assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.onnx.data", *files.all}
     for name, counts in wanted.items():
         onnx.checker.check_model(folder / name)
@@ -151,7 +152,7 @@ def test_fp32_stores_no_weight_again(ort_built: BuildResult) -> None:
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantised_files_hold_everything_once(ort_built: BuildResult, precision: OrtPrecision) -> None:
-    files = files_of(precision, OrtCpu())
+    files = files_of(precision, "dynamic")
     spans: dict[str, tuple[int, int]] = {}
     for name in dict.fromkeys((files.decode, files.prefill)):
         for value in ir.load(ort_built.bundle / name).graph.initializers.values():
@@ -170,7 +171,7 @@ def test_the_manifest_and_the_report_list_them(ort_built: BuildResult) -> None:
     manifest, report = ort_built.manifest, ort_built.report
     assert manifest.ort_cpu == ("fp32", "int8", "int4")
     for precision in manifest.ort_cpu:
-        assert set(files_of(precision, manifest.recipe.ort_cpu).all) <= set(manifest.files)
+        assert set(files_of(precision, manifest.recipe.ort_cpu.int8_decode).all) <= set(manifest.files)
     candidates = {candidate.name: candidate for candidate in report.candidates}
     for name in ("ort-cpu-fp32", "ort-cpu-int8", "ort-cpu-int4", "ort-cpu-int4-prefill"):
         assert candidates[name].verdict == "pass"

@@ -26,8 +26,8 @@ from andrea_export.passes.mixed_precision import MixedPrecision
 from andrea_export.passes.native_gelu import NativeGelu
 from andrea_export.passes.taps import AddTaps
 from andrea_export.precision import PRECISIONS
-from andrea_export.recipe import PRECISIONS as PRECISION_NAMES
 from andrea_export.specs import BLOCK_LAYERS
+from andrea_export.targets import PRECISIONS as PRECISION_NAMES
 from andrea_model.config import AndreaConfig
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -80,7 +80,7 @@ def test_fp32_says_what_torch_says_for_200_tokens(tiny: LoadedModel, ort_bundle:
 def test_fp32_of_120m_says_what_torch_says_for_200_tokens(andrea_120m: LoadedModel, andrea_120m_onnx: Path) -> None:
     folder, config = andrea_120m_onnx.parent, andrea_120m.config
     derive_ort_cpu(andrea_120m_onnx, config, precision="fp32", options=OrtCpu(), folder=folder)
-    files = files_of("fp32", OrtCpu())
+    files = files_of("fp32", "dynamic")
     with open_shared(folder, files, config, num_usable_cores()) as engine:
         said = [int(engine.start([PROMPT], len(PROMPT) + 200)[0].argmax())]
         while len(said) < 200:
@@ -295,7 +295,7 @@ def test_what_draws_buffers_from_onnxruntimes_pool(ort_bundle: Path) -> None:
     """Not the graphs whose attention would wait at its lock; the canonical graph, whose peak would grow."""
     config = open_bundle(ort_bundle).config
     for precision in PRECISIONS:
-        with open_shared(ort_bundle, files_of(precision, OrtCpu()), config, 1) as engine:
+        with open_shared(ort_bundle, files_of(precision, "dynamic"), config, 1) as engine:
             for session in (engine._decode, engine._prefill):
                 assert not session.get_session_options().enable_cpu_mem_arena, precision
     growing = open_growing(ort_bundle, "cpu", config, 1, False)
@@ -500,7 +500,7 @@ def test_a_damaged_graph_is_never_parsed_and_damaged_weights_leave_no_session(
         raise RunError("onnxruntime cannot load it")
 
     with monkeypatch.context() as patched:
-        patched.setattr("andrea_export.bundle.sha256_of", unreadable)
+        patched.setattr("andrea_export.contents.sha256_of", unreadable)
         with pytest.raises(BundleError, match=r"\.data cannot be read: Input/output error"):
             opened(bundle, "int8")
     assert len(opened_engines) == 2 and opened_engines[1]._decode is None

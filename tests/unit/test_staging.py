@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.bundle import MANIFEST, SCHEMA
+from andrea_export.contents import MANIFEST, SCHEMA
 from andrea_export.errors import UsageError
 from andrea_export.staging import _exchange_by_steps, check_output, staged
 

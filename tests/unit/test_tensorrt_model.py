@@ -18,7 +18,7 @@ from andrea_export.operators import andrea_gelu
 from andrea_export.passes.contract import run_passes
 from andrea_export.passes.native_gelu import NativeGelu
 from andrea_export.precision import PRECISIONS
-from andrea_export.recipe import PrecisionName
+from andrea_export.targets import PrecisionName
 
 GELUS = ("blocks.0.mlp.gelu", "blocks.1.mlp.gelu")
 

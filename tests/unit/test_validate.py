@@ -13,8 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from andrea_export.bundle import MODEL, WEIGHTS, file_entry, open_bundle, seal
+from andrea_export.bundle import file_entry, open_bundle, seal
 from andrea_export.checkpoint import LoadedModel
+from andrea_export.contents import MODEL, WEIGHTS
 from andrea_export.errors import BundleError
 from andrea_export.progress import Silent
 from andrea_export.report import Report, report_as_json, report_from_json

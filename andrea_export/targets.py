@@ -1,0 +1,21 @@
+"""What can be built, and in which precisions: the names that a recipe, a manifest and a session share.
+
+Names alone, so that whoever runs a bundle has them without the recipe, which pydantic validates.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Target = Literal["onnx", "ort-cpu", "tensorrt", "tensorrt-rtx"]
+EngineTarget = Literal["tensorrt", "tensorrt-rtx"]
+PrecisionName = Literal["fp32", "fp16", "bf16"]
+OrtPrecision = Literal["fp32", "int8", "int4"]
+AnyPrecision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+Int8Decode = Literal["blockwise", "dynamic"]
+
+TARGETS: tuple[Target, ...] = ("onnx", "ort-cpu", "tensorrt", "tensorrt-rtx")
+ENGINE_TARGETS: tuple[EngineTarget, ...] = ("tensorrt", "tensorrt-rtx")
+PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16")
+ORT_PRECISIONS: tuple[OrtPrecision, ...] = ("fp32", "int8", "int4")
+ALL_PRECISIONS: tuple[AnyPrecision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
