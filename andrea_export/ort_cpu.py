@@ -28,6 +28,7 @@ from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.passes.logits_to_keep import LogitsToKeep
 from andrea_export.passes.native_gelu import NativeGelu
 from andrea_export.passes.quantized_embedding import BLOCKS, ROWS, QuantizedEmbedding
+from andrea_export.passes.scaled_rows import ScaledRows
 from andrea_export.passes.shared_cache import SharedCache
 from andrea_export.passes.tied_head import TiedHead
 from andrea_export.passes.without_logits import WithoutLogits
@@ -60,7 +61,7 @@ def derive_ort_cpu(
     run_passes(
         decode,
         BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block),
-        BlockwiseWeights(of_kind["int8"], bits=8) if blockwise else DynamicInt8(of_kind["int8"]),
+        *((BlockwiseWeights(of_kind["int8"], bits=8),) if blockwise else _dynamic_int8(of_kind["int8"], options)),
     )
     if precision == "fp32":
         run_passes(decode, TiedHead(), LogitsToKeep())
@@ -74,7 +75,7 @@ def derive_ort_cpu(
         _common(prefill, precision)
         run_passes(
             prefill,
-            DynamicInt8(tuple(name for name, kind in kinds.items() if kind != "fp32")),
+            *_dynamic_int8(tuple(name for name, kind in kinds.items() if kind != "fp32"), options),
             QuantizedEmbedding(),
             WithoutLogits(),
         )
@@ -95,8 +96,13 @@ def linear_kinds(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu)
 
 def check_layer_names(config: AndreaConfig, options: OrtCpu) -> None:
     """Raises UsageError for a layer that a recipe names and the model does not have, whatever is built of it."""
-    for key in ("int8_keep", "int4_keep"):
+    for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
         _chosen(_modules(config), getattr(options, key), key)
+
+
+def has_scaled_rows(module: str, options: OrtCpu) -> bool:
+    """Whether this layer brings its rows to one size where it is DynamicQuantizeMatMul."""
+    return any(_means(name, module) for name in options.int8_scaled_rows)
 
 
 def _modules(config: AndreaConfig) -> tuple[str, ...]:
@@ -117,6 +123,12 @@ def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:
 def _means(name: str, module: str) -> bool:
     _, index, layer = module.split(".", 2)
     return name in (module, f"blocks.{index}", layer)
+
+
+def _dynamic_int8(modules: tuple[str, ...], options: OrtCpu) -> tuple[ir.passes.InPlacePass, ...]:
+    """The passes that make these layers int8 with activations rounded in each run."""
+    by_row = tuple(name for name in modules if has_scaled_rows(name, options))
+    return DynamicInt8(modules), ScaledRows(by_row)
 
 
 def _common(model: ir.Model, precision: OrtPrecision) -> None:

@@ -47,7 +47,7 @@ PAUSE_S = 0.5
 second, on the cores of whoever comes next."""
 PROMPT, DECODED = 32, 128
 ACCURACY_ROWS, ACCURACY_LENGTH = 16, 64
-TRAINED_ROWS, TRAINED_LENGTH = 256, 256
+TRAINED_ROWS, TRAINED_LENGTH = 2048, 256
 PRECISIONS = ("fp32", "int8", "int4")
 TRAINED = "trained"
 """The folder inside the folder for the trained checkpoint."""

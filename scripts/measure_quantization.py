@@ -82,12 +82,22 @@ def main() -> None:
 def _variants(num_blocks: int) -> list[tuple[str, OrtPrecision, OrtCpu]]:
     plain4 = OrtCpu(int4_block=32, int4_keep=())
     blockwise = OrtCpu(int8_decode="blockwise")
-    other_blocks = [f"blocks.{block}" for block in range(1, num_blocks)]
+    plain8 = OrtCpu(int8_keep=(), int8_scaled_rows=())
+    blocks = [f"blocks.{block}" for block in range(num_blocks)]
     found: list[tuple[str, OrtPrecision, OrtCpu]] = [
         ("fp32", "fp32", OrtCpu()),
-        ("int8, blocks.0 in fp32 (default)", "int8", OrtCpu()),
-        ("int8", "int8", OrtCpu(int8_keep=())),
-        *((f"int8, {name} in fp32", "int8", OrtCpu(int8_keep=(name,))) for name in (*BLOCK_LINEARS, *other_blocks)),
+        ("int8, blocks.0 in fp32, tokens of one size in mlp.proj (default)", "int8", OrtCpu()),
+        *(
+            (f"int8, blocks.0 in fp32, tokens of one size {where}", "int8", OrtCpu(int8_scaled_rows=names))
+            for where, names in (
+                ("nowhere", ()),
+                ("in attn.proj", ("attn.proj",)),
+                ("in attn.proj and mlp.proj", ("attn.proj", "mlp.proj")),
+                ("everywhere", BLOCK_LINEARS),
+            )
+        ),
+        ("int8", "int8", plain8),
+        *((f"int8, {name} in fp32", "int8", replace(plain8, int8_keep=(name,))) for name in (*BLOCK_LINEARS, *blocks)),
         ("int8, block-wise", "int8", replace(blockwise, int8_keep=())),
         ("int8, block-wise, blocks.0 in fp32", "int8", blockwise),
         ("int4, blocks of 32", "int4", plain4),

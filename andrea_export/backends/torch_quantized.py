@@ -7,7 +7,7 @@ those of fp16 are from torch in fp16.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,14 @@ from andrea_model.model import Andrea
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 
 
-def quantized_reference(model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool) -> Andrea:
+def quantized_reference(
+    model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool, scaled_rows: Container[str] = ()
+) -> Andrea:
     """A copy whose linear layers, embedding and head are rounded as an ``ort-cpu`` graph rounds them.
 
     ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits'; else it is
-    DynamicQuantizeMatMul's. The tied matrix is 8 bits, block-wise; attention is fp16.
+    DynamicQuantizeMatMul's, and with rows of one size if it is among ``scaled_rows``. The tied matrix is 8 bits,
+    block-wise; attention is fp16.
     """
     quantized = copy.deepcopy(model)
     modules = dict(quantized.named_modules())
@@ -40,7 +43,11 @@ def quantized_reference(model: Andrea, kinds: Mapping[str, str], *, int4_block: 
             else channel_codes(array).weights()
         )
         weight.copy_(torch.from_numpy(restored))
-        rounding: Rounding = partial(_int8_blocks, block_size=block_size) if by_block else _uint8
+        rounding: Rounding
+        if by_block:
+            rounding = partial(_int8_blocks, block_size=block_size)
+        else:
+            rounding = _uint8_rows if name in scaled_rows else _uint8
         modules[name].register_forward_pre_hook(_hook(rounding))
     for name, module in modules.items():
         if name.endswith(("attn.qkv", "attn.context")):  # attention takes and gives fp16
@@ -67,6 +74,12 @@ def _uint8(x: torch.Tensor) -> torch.Tensor:
         return x
     zero = (-low / scale).round()
     return (((x / scale).round() + zero).clamp(0, 255) - zero) * scale
+
+
+def _uint8_rows(x: torch.Tensor) -> torch.Tensor:
+    """x rounded as ``_uint8`` does after each row was divided by its largest value. Source: ``ScaledRows``."""
+    largest = x.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return _uint8(x / largest) * largest
 
 
 def _int8_blocks(x: torch.Tensor, block_size: int) -> torch.Tensor:

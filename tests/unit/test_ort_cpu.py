@@ -22,7 +22,7 @@ from andrea_export.ort_cpu_files import files_of
 from andrea_export.progress import Silent
 from andrea_export.recipe import OrtCpu, recipe_from_mapping
 from andrea_export.runtime.open import open_shared
-from andrea_export.targets import OrtPrecision
+from andrea_export.targets import Int8Decode, OrtPrecision
 
 
 def derived(tiny: LoadedModel, tiny_onnx: Path, folder: Path, precision: OrtPrecision, options: OrtCpu) -> Path:
@@ -40,7 +40,16 @@ BLOCKWISE = OrtCpu(int8_decode="blockwise")
 CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
     ("fp32", OrtCpu(), {"ort-cpu-fp32.onnx": {"MatMul": 8, "FusedMatMul": 1, "Gather": 2}}),
     ("int8", OrtCpu(), {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 4, "MatMulNBits": 1}}),
-    ("int8", OrtCpu(int8_keep=()), {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1}}),
+    (
+        "int8",
+        OrtCpu(int8_keep=()),
+        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1, "ReduceMax": 2}},
+    ),
+    (
+        "int8",
+        OrtCpu(int8_scaled_rows=("attn.proj", "blocks.0", "blocks.1.mlp.fc")),  # those in fp32 have nothing to round
+        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 4, "MatMulNBits": 1, "ReduceMax": 2}},
+    ),
     (
         "int8",
         replace(OrtCpu(), int8_keep=("mlp.proj", "blocks.0.attn.qkv")),
@@ -211,11 +220,9 @@ def test_a_bundle_with_cpu_graphs_is_built_again_in_its_place(
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize("int8_decode", ["dynamic", "blockwise"])
-@pytest.mark.parametrize("int4_keep", [(), ("attn.qkv",)])
-def test_the_files_of_every_recipe(precision: OrtPrecision, int8_decode: str, int4_keep: tuple[str, ...]) -> None:
-    blockwise = int8_decode == "blockwise"
-    files = files_of(precision, OrtCpu(int8_decode="blockwise" if blockwise else "dynamic", int4_keep=int4_keep))
-    two = precision == "int4" or (precision == "int8" and blockwise)
+def test_the_files_of_every_precision(precision: OrtPrecision, int8_decode: Int8Decode) -> None:
+    files = files_of(precision, int8_decode)
+    two = precision == "int4" or (precision == "int8" and int8_decode == "blockwise")
     assert files.decode == f"ort-cpu-{precision}.onnx"
     assert files.prefill == (f"ort-cpu-{precision}-prefill.onnx" if two else files.decode)
     assert files.rows_independent is (precision == "fp32")
@@ -225,6 +232,6 @@ def test_the_files_of_every_recipe(precision: OrtPrecision, int8_decode: str, in
 def test_layers_to_keep_that_are_none(tiny: LoadedModel, kept: str) -> None:
     with pytest.raises(UsageError, match="int8_keep: the model has no linear layer"):
         linear_kinds(tiny.config, "int8", OrtCpu(int8_keep=(kept,)))
-    for key in ("int8_keep", "int4_keep"):
+    for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
         with pytest.raises(UsageError, match=f"{key}: the model has no linear layer"):
             check_layer_names(tiny.config, OrtCpu(**{key: (kept,)}))

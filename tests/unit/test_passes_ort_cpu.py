@@ -29,6 +29,7 @@ from andrea_export.passes.half_cache import HalfCache
 from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.passes.logits_to_keep import LogitsToKeep
 from andrea_export.passes.quantized_embedding import QuantizedEmbedding
+from andrea_export.passes.scaled_rows import ScaledRows
 from andrea_export.passes.shared_cache import SharedCache
 from andrea_export.passes.tied_head import TiedHead
 from andrea_export.passes.trt_plugins_domain import TrtPluginsDomain
@@ -205,6 +206,18 @@ def test_a_graph_without_logits_still_fills_the_cache(tiny: LoadedModel, tiny_on
 
 QUANTIZED: list[tuple[str, list[ir.passes.InPlacePass], str, dict[str, Any]]] = [
     ("dynamic int8", [DynamicInt8(LINEARS)], "int8", {"blockwise": False}),
+    (
+        "dynamic int8, rows of one size",
+        [DynamicInt8(LINEARS), ScaledRows(LINEARS)],
+        "int8",
+        {"blockwise": False, "scaled_rows": LINEARS},
+    ),
+    (
+        "dynamic int8, rows of one size in two steps",
+        [DynamicInt8(LINEARS), ScaledRows(LINEARS[:3]), ScaledRows(LINEARS[3:])],
+        "int8",
+        {"blockwise": False, "scaled_rows": LINEARS},
+    ),
     ("blocks of 8 bits", [BlockwiseWeights(LINEARS, bits=8)], "int8", {"blockwise": True}),
     ("blocks of 4 bits", [BlockwiseWeights(LINEARS, bits=4, widest=32)], "int4", {"blockwise": True}),
 ]
@@ -231,6 +244,26 @@ def test_quantised_graphs_equal_torch_quantised_the_same_way(
     assert np.abs(logits - same_way).max() < 0.5 * np.abs(same_way - exact).max()
     names = {value.name for node in ir.load(path).graph for value in node.outputs}
     assert set(LINEARS) <= names
+
+
+def test_rows_of_unlike_sizes_lose_none_when_brought_to_one(tmp_path: Path) -> None:
+    """A row's error is a share of its own size; on the range of the largest row, a small one is lost."""
+    generator = np.random.default_rng(0)
+    sizes_M = np.array([1.0, 1e-3, 0.0, 30.0], np.float32)
+    rows_MK = generator.standard_normal((4, 64), np.float32) * sizes_M[:, None]
+    weight_KN, bias_N = (generator.standard_normal(shape, np.float32) for shape in ((64, 32), (32,)))
+    errors_M = []
+    for passes in ([DynamicInt8(("fc",))], [DynamicInt8(("fc",)), ScaledRows(("fc",))]):
+        model = one_layer(weight_KN, bias_N)
+        run_passes(model, *passes)
+        ir.save(model, tmp_path / "layer.onnx")
+        with OnnxSession(tmp_path / "layer.onnx") as session:
+            y_MN = session.run({"x": rows_MK})["fc"]
+        errors_M.append(np.abs(y_MN - (rows_MK @ weight_KN + bias_N)).max(axis=1))
+    together, apart = errors_M
+    typical = 8.0  # of a sum of 64 products of normal numbers
+    assert (apart <= 0.05 * sizes_M * typical).all()
+    assert together[1] > sizes_M[1] * typical
 
 
 @pytest.mark.parametrize(("bits", "widest"), [(8, 128), (4, 128), (4, 32)])
@@ -310,6 +343,9 @@ REFUSED: list[tuple[list[ir.passes.InPlacePass], str]] = [
         "no blocks.1.attn.context or no blocks.1.attn_resid",
     ),
     ([renamed("blocks.1.attn.proj", "other"), LogitsToKeep()], "blocks.1.attn_residual does not add one value"),
+    ([DynamicInt8(LINEARS), ScaledRows((LINEARS[0], LINEARS[0]))], "named twice"),
+    ([ScaledRows(("blocks.0.attn.proj",))], "no DynamicQuantizeMatMul: blocks.0.attn.proj"),
+    ([DynamicInt8(LINEARS), ScaledRows(LINEARS), ScaledRows(LINEARS)], "no DynamicQuantizeMatMul: blocks.0.attn.qkv"),
     ([TrtPluginsDomain(andrea_gelu()), TrtPluginsDomain(andrea_gelu())], "no com.andrea::AndreaGelu node"),
 ]
 
