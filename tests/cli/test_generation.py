@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import mmap
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,23 +112,35 @@ def test_layers_to_keep_that_are_none(andrea: Andrea, tmp_path: Path) -> None:
     assert outcome.code == 2
 
 
-def started(*arguments: object) -> subprocess.Popen[bytes]:
+def started(*arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "andrea_export", *map(str, arguments)],
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
+
+
+def waiting(pipe: int) -> int:
+    """How many bytes there are to read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 LONG = ("--tokens", "5,17", "--max-new-tokens", "1000", "--temperature", "1", "--threads", "1")
 
 
 def test_ctrl_c_stops_cleanly(ort_bundle: Path) -> None:
-    process = started("run", ort_bundle, *LONG)
-    assert process.stdout is not None
-    assert process.stdout.read(2)
+    """The pipe has room for a few tokens, so that the text cannot be at its end before the signal comes."""
+    output, into = os.pipe()
+    filled = fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, mmap.PAGESIZE) - 96
+    os.write(into, bytes(filled))
+    process = started("run", ort_bundle, *LONG, stdout=into)
+    os.close(into)
+    while process.poll() is None and waiting(output) <= filled:
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
+    with open(output, "rb") as rest:
+        rest.read()
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert b"Traceback" not in stderr and b"error: interrupted" in stderr
