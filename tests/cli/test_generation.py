@@ -139,11 +139,19 @@ def test_ctrl_c_stops_cleanly(ort_bundle: Path) -> None:
     while process.poll() is None and waiting(output) <= filled:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    with open(output, "rb") as rest:
+    with os.fdopen(output, "rb") as rest:
         rest.read()
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert b"Traceback" not in stderr and b"error: interrupted" in stderr
+
+
+def test_ctrl_c_before_the_tool_is_there_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *filter(None, sys.path)))}
+    command = [sys.executable, "-m", "andrea_export", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
 
 
 def test_a_closed_pipe_is_no_traceback(ort_bundle: Path) -> None:

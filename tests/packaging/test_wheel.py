@@ -102,7 +102,7 @@ def test_the_licence_is_shipped(wheel: Path) -> None:
 def test_the_entry_point(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read(f"andrea_export-{__version__}.dist-info/entry_points.txt").decode()
-    assert "andrea-export = andrea_export.cli:main" in text
+    assert "andrea-export = andrea_export.__main__:main" in text
 
 
 def test_no_path_of_this_machine_is_shipped(wheel: Path) -> None:
