@@ -18,6 +18,7 @@ from andrea_export.checkpoint import WeightsOrigin, sha256_of
 from andrea_export.contents import (
     MANIFEST,
     MODEL,
+    PLUGIN,
     SCHEMA,
     WEIGHTS,
     Contents,
@@ -34,7 +35,6 @@ from andrea_export.targets import OrtPrecision
 from andrea_model.config import AndreaConfig
 
 REPORT = "report.json"
-PLUGIN = "plugins/libandrea_plugins.so"
 _LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *ORT_CPU_PATTERNS)
 
 

@@ -22,6 +22,7 @@ SCHEMA = "andrea-export/manifest/3"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
+PLUGIN = "plugins/libandrea_plugins.so"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

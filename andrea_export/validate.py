@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from andrea_export.bundle import PLUGIN, Bundle, EngineEntry, open_bundle
+from andrea_export.bundle import Bundle, EngineEntry, open_bundle
 from andrea_export.checkpoint import LoadedModel, load_model
-from andrea_export.contents import MODEL
+from andrea_export.contents import MODEL, PLUGIN
 from andrea_export.diff.cases import Inputs, cases_within, seeded_cases
 from andrea_export.diff.compare import Compared, compare, not_measured
 from andrea_export.diff.engine import report_of

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 from andrea_export.arguments import whole_number
-from andrea_export.backends.onnxruntime import PROVIDERS, provider_availability
-from andrea_export.contents import MANIFEST, MODEL, WEIGHTS, Contents, identities, read_contents
+from andrea_export.backends.onnxruntime import PROVIDERS, provider_availability, provider_row
+from andrea_export.contents import MANIFEST, MODEL, PLUGIN, WEIGHTS, Contents, identities, read_contents
 from andrea_export.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
 from andrea_export.generation import check_generation, check_prompt, token_ids
 from andrea_export.runtime.cores import most_threads, num_usable_cores
@@ -226,9 +226,11 @@ def _open(
 
     wanted = _precision(bundle, provider, precision)
     own = bundle.ort_cpu.get(wanted) if provider == "cpu" else None
-    files = (MODEL, WEIGHTS) if own is None else own.all
-    if own is not None and own.weights is None:
-        files = (*files, WEIGHTS)
+    if own is not None:
+        files = own.all if own.weights is not None else (*own.all, WEIGHTS)
+    else:
+        library = (PLUGIN,) if provider_row(provider).takes_plugins and PLUGIN in bundle.files else ()
+        files = (MODEL, WEIGHTS, *library)
 
     def opened() -> Engine:
         if own is not None:

@@ -11,8 +11,9 @@ import pytest
 
 from andrea_export.backends.base import Availability, EngineFacts, Feeds, Session
 from andrea_export.backends.torch_reference import TorchSession
-from andrea_export.bundle import PLUGIN, EngineEntry
+from andrea_export.bundle import EngineEntry
 from andrea_export.checkpoint import LoadedModel
+from andrea_export.contents import PLUGIN
 from andrea_export.diff.cases import cases_within
 from andrea_export.diff.engine import diff, inputs_for
 from andrea_export.diff.judging import Judge

@@ -28,8 +28,9 @@ import torch
 
 import andrea_export
 from andrea_export.backends.onnxruntime import PROVIDERS, check_assignment
-from andrea_export.bundle import open_bundle, seal
+from andrea_export.bundle import file_entry, open_bundle, seal
 from andrea_export.checkpoint import LoadedModel, sha256_of
+from andrea_export.contents import PLUGIN
 from andrea_export.errors import (
     BackendUnavailable,
     BundleError,
@@ -639,6 +640,18 @@ def test_the_tensorrt_provider_wants_its_plugin(ort_bundle: Path, monkeypatch: p
     monkeypatch.setattr(module, "provider_availability", lambda name: Availability(available=True))
     with pytest.raises(PluginError, match=r"there is no .*libandrea_plugins\.so"):
         open_growing(ort_bundle, "tensorrt", open_bundle(ort_bundle).config, 1, True)
+
+
+def test_a_plugin_that_is_not_the_sealed_one_is_not_loaded(ort_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    library = bundle / PLUGIN
+    library.parent.mkdir()
+    library.write_bytes(b"as it was sealed")
+    manifest = open_bundle(bundle).manifest
+    seal(bundle, replace(manifest, files={**manifest.files, PLUGIN: file_entry(library)}))
+    library.write_bytes(b"as it is now....")
+    with pytest.raises(BundleError, match=r"libandrea_plugins\.so has sha256"):
+        andrea_export.load(bundle, provider="tensorrt")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
