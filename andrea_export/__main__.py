@@ -5,7 +5,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The command line. A Ctrl-C while its modules are still imported ends it as one later does."""
+    """The command line. A Ctrl-C while its modules are still imported is no traceback either."""
     try:
         from andrea_export.cli import main as run
     except KeyboardInterrupt:

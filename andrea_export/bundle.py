@@ -1,6 +1,6 @@
 """The bundle on disk and its whole manifest: what is in it, and everything that it was made from.
 
-Owns the schema, reading and sealing; makes none of the files. What running it needs of the manifest is ``contents``.
+Owns the manifest's fields and sealing; makes none of the files. What running it needs of it is ``contents``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from andrea_export.contents import (
     MANIFEST,
     MODEL,
     PLUGIN,
+    REPORT,
     SCHEMA,
     WEIGHTS,
     Contents,
     FileEntry,
-    check_names,
     read_manifest,
 )
 from andrea_export.errors import BundleError
@@ -34,7 +34,6 @@ from andrea_export.report import Verdict
 from andrea_export.targets import OrtPrecision
 from andrea_model.config import AndreaConfig
 
-REPORT = "report.json"
 _LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *ORT_CPU_PATTERNS)
 
 
@@ -131,8 +130,10 @@ def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
     ``verify``) for files that do not match, all named.
     """
     bundle = Bundle(path=path, manifest=_manifest(path))
+    manifest, contents = bundle.manifest, bundle.contents
+    contents.check_names([*([PLUGIN] if manifest.plugin else []), *(entry.file for entry in manifest.engines)])
     if verify:
-        bundle.contents.check()
+        contents.check()
     return bundle
 
 
@@ -175,14 +176,11 @@ def machine_facts() -> dict[str, str]:
 
 
 def _manifest(path: Path) -> Manifest:
-    content, file = read_manifest(path), path / MANIFEST
     try:
-        manifest: Manifest = _MANIFEST.validate_python(content)
+        manifest: Manifest = _MANIFEST.validate_python(read_manifest(path))
     except ValidationError as error:
         first = error.errors()[0]
         raise BundleError(
-            f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}", hint="build the bundle again"
+            f"{path / MANIFEST}: {'.'.join(map(str, first['loc']))}: {first['msg']}", hint="build the bundle again"
         ) from None
-    used = [MODEL, WEIGHTS, REPORT, *([PLUGIN] if manifest.plugin else []), *(entry.file for entry in manifest.engines)]
-    check_names(file, manifest.files, used)
     return manifest

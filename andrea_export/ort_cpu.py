@@ -12,7 +12,7 @@ Add and LayerNormalization, and its FastGelu no faster than Add and Gelu.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -57,11 +57,11 @@ def derive_ort_cpu(
     decode = ir.load(model)
     _common(decode, precision)
     of_kind = {kind: tuple(name for name, own in kinds.items() if own == kind) for kind in ("int8", "int4")}
-    blockwise = options.int8_decode == "blockwise"
+    in_blocks = (BlockwiseWeights(of_kind["int8"], bits=8),)
     run_passes(
         decode,
         BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block),
-        *((BlockwiseWeights(of_kind["int8"], bits=8),) if blockwise else _dynamic_int8(of_kind["int8"], options)),
+        *(in_blocks if options.int8_decode == "blockwise" else _dynamic_int8(of_kind["int8"], precision, options)),
     )
     if precision == "fp32":
         run_passes(decode, TiedHead(), LogitsToKeep())
@@ -75,7 +75,7 @@ def derive_ort_cpu(
         _common(prefill, precision)
         run_passes(
             prefill,
-            *_dynamic_int8(tuple(name for name, kind in kinds.items() if kind != "fp32"), options),
+            *_dynamic_int8(tuple(name for name, kind in kinds.items() if kind != "fp32"), precision, options),
             QuantizedEmbedding(),
             WithoutLogits(),
         )
@@ -86,11 +86,16 @@ def derive_ort_cpu(
 def linear_kinds(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu) -> dict[str, str]:
     """Module path of every linear layer → fp32, int8 or int4.
 
-    Raises: UsageError for a layer to keep higher that the model does not have.
+    Raises: UsageError for a layer to keep higher that the model does not have, and if none is left in this precision.
     """
-    modules = _modules(config)
+    modules, key = _modules(config), f"{precision}_keep"
     kept = {"int8": options.int8_keep, "int4": options.int4_keep}.get(precision, ())
-    higher = _chosen(modules, kept, f"{precision}_keep")
+    higher = _chosen(modules, kept, key)
+    if len(higher) == len(modules):
+        raise UsageError(
+            f"{key} = {list(kept)} leaves none of the model's {len(modules)} linear layers in {precision}",
+            hint=f"give a recipe with {key} = [] under [ort_cpu]",
+        )
     return {module: NEXT_HIGHER[precision] if module in higher else precision for module in modules}
 
 
@@ -100,9 +105,13 @@ def check_layer_names(config: AndreaConfig, options: OrtCpu) -> None:
         _chosen(_modules(config), getattr(options, key), key)
 
 
-def has_scaled_rows(module: str, options: OrtCpu) -> bool:
-    """Whether this layer brings its rows to one size where it is DynamicQuantizeMatMul."""
-    return any(_means(name, module) for name in options.int8_scaled_rows)
+def scaled_rows(modules: Iterable[str], precision: OrtPrecision, options: OrtCpu) -> tuple[str, ...]:
+    """Those that bring their rows to one size where they are DynamicQuantizeMatMul.
+
+    In int8 alone: int4's prompts diverge no less for it.
+    """
+    named = options.int8_scaled_rows if precision == "int8" else ()
+    return tuple(module for module in modules if any(_means(name, module) for name in named))
 
 
 def _modules(config: AndreaConfig) -> tuple[str, ...]:
@@ -125,10 +134,11 @@ def _means(name: str, module: str) -> bool:
     return name in (module, f"blocks.{index}", layer)
 
 
-def _dynamic_int8(modules: tuple[str, ...], options: OrtCpu) -> tuple[ir.passes.InPlacePass, ...]:
+def _dynamic_int8(
+    modules: tuple[str, ...], precision: OrtPrecision, options: OrtCpu
+) -> tuple[ir.passes.InPlacePass, ...]:
     """The passes that make these layers int8 with activations rounded in each run."""
-    by_row = tuple(name for name in modules if has_scaled_rows(name, options))
-    return DynamicInt8(modules), ScaledRows(by_row)
+    return DynamicInt8(modules), ScaledRows(scaled_rows(modules, precision, options))
 
 
 def _common(model: ir.Model, precision: OrtPrecision) -> None:

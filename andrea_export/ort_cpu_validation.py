@@ -24,7 +24,7 @@ from andrea_export.diff.session_run import run_case
 from andrea_export.errors import AndreaError, BackendUnavailable
 from andrea_export.judge import basis_of
 from andrea_export.metrics import ErrorSums, LayerErrors
-from andrea_export.ort_cpu import has_scaled_rows, linear_kinds
+from andrea_export.ort_cpu import linear_kinds, scaled_rows
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.progress import Progress
 from andrea_export.recipe import OrtCpu
@@ -156,7 +156,7 @@ def _rounded_reference(model: Andrea, precision: OrtPrecision, options: OrtCpu, 
     if prefill:
         kinds = {module: "fp32" if kind == "fp32" else "int8" for module, kind in kinds.items()}
     blockwise = options.int8_decode == "blockwise" and not prefill
-    by_row = tuple(module for module in kinds if has_scaled_rows(module, options))
+    by_row = scaled_rows(kinds, precision, options)
     return quantized_reference(model, kinds, int4_block=options.int4_block, blockwise=blockwise, scaled_rows=by_row)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from andrea_export.backends import engine_backend
 from andrea_export.backends.base import EngineRequest
-from andrea_export.bundle import REPORT, EngineEntry, Manifest, PluginFacts, file_entry, machine_facts, seal
+from andrea_export.bundle import EngineEntry, Manifest, PluginFacts, file_entry, machine_facts, seal
 from andrea_export.checkpoint import LoadedModel, WeightsOrigin, load_model
-from andrea_export.contents import MODEL, PLUGIN, WEIGHTS
+from andrea_export.contents import MODEL, PLUGIN, REPORT, WEIGHTS
 from andrea_export.errors import CheckpointError
 from andrea_export.operators import andrea_gelu
 from andrea_export.ort_cpu_files import files_of

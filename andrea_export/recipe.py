@@ -78,8 +78,8 @@ class OrtCpu:
     that of every block. On a trained model the first block makes more than half of int8's divergence from fp32
     (docs/measurements/quantization.md)."""
     int8_scaled_rows: tuple[str, ...] = ("mlp.proj",)
-    """Layers of DynamicQuantizeMatMul whose tokens are brought to one size before they are rounded on one range; named
-    as above, for int4's prompts too. Step by step, where a token is alone, it is no matter (docs/runtime.md)."""
+    """int8 layers whose tokens are brought to one size before they are rounded on one range; named as above. Step by
+    step, where a token is alone, it is no matter (docs/runtime.md)."""
     int4_block: Literal[32, 64, 128] = 128
     """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""
     int4_keep: tuple[str, ...] = ("attn.qkv",)

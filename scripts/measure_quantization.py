@@ -81,7 +81,6 @@ def main() -> None:
 
 def _variants(num_blocks: int) -> list[tuple[str, OrtPrecision, OrtCpu]]:
     plain4 = OrtCpu(int4_block=32, int4_keep=())
-    blockwise = OrtCpu(int8_decode="blockwise")
     plain8 = OrtCpu(int8_keep=(), int8_scaled_rows=())
     blocks = [f"blocks.{block}" for block in range(num_blocks)]
     found: list[tuple[str, OrtPrecision, OrtCpu]] = [
@@ -90,7 +89,6 @@ def _variants(num_blocks: int) -> list[tuple[str, OrtPrecision, OrtCpu]]:
         *(
             (f"int8, blocks.0 in fp32, tokens of one size {where}", "int8", OrtCpu(int8_scaled_rows=names))
             for where, names in (
-                ("nowhere", ()),
                 ("in attn.proj", ("attn.proj",)),
                 ("in attn.proj and mlp.proj", ("attn.proj", "mlp.proj")),
                 ("everywhere", BLOCK_LINEARS),
@@ -98,8 +96,8 @@ def _variants(num_blocks: int) -> list[tuple[str, OrtPrecision, OrtCpu]]:
         ),
         ("int8", "int8", plain8),
         *((f"int8, {name} in fp32", "int8", replace(plain8, int8_keep=(name,))) for name in (*BLOCK_LINEARS, *blocks)),
-        ("int8, block-wise", "int8", replace(blockwise, int8_keep=())),
-        ("int8, block-wise, blocks.0 in fp32", "int8", blockwise),
+        ("int8, block-wise", "int8", replace(plain8, int8_decode="blockwise")),
+        ("int8, block-wise, otherwise as by default", "int8", OrtCpu(int8_decode="blockwise")),
         ("int4, blocks of 32", "int4", plain4),
         *(
             (f"int4, blocks of 32, {name} in int8", "int4", replace(plain4, int4_keep=(name,)))

@@ -98,6 +98,8 @@ def _run(arguments: list[str]) -> int:
         return code
     except OutputClosed:
         return EXIT_CLOSED
+    except KeyboardInterrupt:  # before typer has begun
+        return _fail("interrupted", None, EXIT_INTERRUPTED, as_json=as_json)
     except Exception as error:
         if debug:
             note(traceback.format_exc())

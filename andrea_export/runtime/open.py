@@ -11,6 +11,7 @@ from typing import Any
 
 from andrea_export.backends.onnxruntime import CPU_TUNING, SessionTuning, open_raw
 from andrea_export.checkpoint import file_identity
+from andrea_export.contents import MODEL, PLUGIN, WEIGHTS
 from andrea_export.ort_cpu_files import OrtCpuFiles
 from andrea_export.runtime.growing_cache import GrowingCacheEngine
 from andrea_export.runtime.shared_cache import SharedCacheEngine
@@ -39,7 +40,7 @@ if hasattr(os, "register_at_fork"):
 
 def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheEngine:
     """The engine on a precision's graphs for the CPU. Raises: BackendUnavailable, RunError (not loadable)."""
-    weights = folder / (files.weights or "model.onnx.data")
+    weights = folder / (files.weights or WEIGHTS)
     tuning = shared_tuning(files, num_threads)
     decode = _session(folder / files.decode, weights, tuning)
     prefill = _session(folder / files.prefill, weights, tuning)
@@ -67,11 +68,11 @@ def open_growing(
 ) -> GrowingCacheEngine:
     """The engine on the canonical graph. Raises: BackendUnavailable (also for a node elsewhere), RunError."""
     session = open_raw(
-        folder / "model.onnx",
+        folder / MODEL,
         provider,
         # The pool's lock is no matter here: this graph's attention is fp32, and malloc would make its peak larger.
         tuning=replace(CPU_TUNING, num_threads=num_threads, pools_memory=True),
-        plugin_library=folder / "plugins" / "libandrea_plugins.so",
+        plugin_library=folder / PLUGIN,
         allow_cpu_nodes=allow_cpu_nodes,
     )
     return GrowingCacheEngine(

@@ -37,7 +37,7 @@ class AndreaConfig:
                 raise ValueError(f"{name} is {value!r}, expected a whole number from 1 to {largest:,}")
         if self.d_model % self.n_head:
             raise ValueError(f"d_model {self.d_model} is not a multiple of n_head {self.n_head}")
-        if not 0 < self.layer_norm_epsilon < 1:
+        if type(self.layer_norm_epsilon) is not float or not 0 < self.layer_norm_epsilon < 1:
             raise ValueError(f"layer_norm_epsilon is {self.layer_norm_epsilon!r}, expected between 0 and 1")
 
     @property

@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import pytest
 from model_traits import with_outlier_channels
 
-from andrea_export.bundle import REPORT
 from andrea_export.checkpoint import load_model, save_checkpoint
-from andrea_export.contents import MANIFEST
+from andrea_export.contents import MANIFEST, REPORT
 
 
 class Outcome(Protocol):

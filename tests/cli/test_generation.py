@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,8 @@ def started(*arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Pop
     return subprocess.Popen(
         [sys.executable, "-m", "andrea_export", *map(str, arguments)],
         stdout=stdout,
+        # Under nohup or in a script's background it is ignored, and children inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )

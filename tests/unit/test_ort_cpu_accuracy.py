@@ -68,14 +68,17 @@ def divergence(
 def test_int8_is_as_near_as_the_best_peer_with_8_bits(
     exported: Path, trained: LoadedModel, prompts: list[list[int]], exact: np.ndarray
 ) -> None:
-    """llama.cpp's q8_0 diverges by 3.0e-4 on such prompts, OpenVINO by 4.1e-4: docs/measurements."""
+    """llama.cpp's q8_0 diverges by 3.0e-4 after 2,048 such prompts, OpenVINO by 4.1e-4: docs/measurements."""
     default = divergence(exported, trained, prompts, exact, "int8")
     assert default < 3.0e-4
-    assert default < 0.5 * divergence(exported, trained, prompts, exact, "int8", int8_keep=(), int8_scaled_rows=())
+    assert default < 0.9 * divergence(exported, trained, prompts, exact, "int8", int8_scaled_rows=())
+    assert default < 0.5 * divergence(exported, trained, prompts, exact, "int8", int8_keep=())
 
 
 def test_int4_is_nearer_than_any_peer_with_4_bits(
     exported: Path, trained: LoadedModel, prompts: list[list[int]], exact: np.ndarray
 ) -> None:
-    """llama.cpp's q4_0 diverges by 1.7e-2 on such prompts, OpenVINO by 2.4e-2: docs/measurements."""
-    assert divergence(exported, trained, prompts, exact, "int4") < 0.5 * 1.7e-2
+    """llama.cpp's q4_0 diverges by 1.7e-2 after 2,048 such prompts, OpenVINO by 2.4e-2: docs/measurements."""
+    default = divergence(exported, trained, prompts, exact, "int4")
+    assert default < 0.5 * 1.7e-2
+    assert default < 0.85 * divergence(exported, trained, prompts, exact, "int4", int4_keep=())

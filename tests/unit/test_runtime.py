@@ -647,6 +647,8 @@ def test_a_plugin_that_is_not_the_sealed_one_is_not_loaded(ort_bundle: Path, tmp
     library = bundle / PLUGIN
     library.parent.mkdir()
     library.write_bytes(b"as it was sealed")
+    with pytest.raises(BundleError, match=r"libandrea_plugins\.so is not in the manifest"):
+        andrea_export.load(bundle, provider="tensorrt")
     manifest = open_bundle(bundle).manifest
     seal(bundle, replace(manifest, files={**manifest.files, PLUGIN: file_entry(library)}))
     library.write_bytes(b"as it is now....")
