@@ -28,6 +28,7 @@ WEIGHTS = "model.onnx.data"
 REPORT = "report.json"
 PLUGIN = "plugins/libandrea_plugins.so"
 
+_MAKE_ONE = "make one with `andrea-export build`"
 _JSON_NAMES: Mapping[type, str] = {str: "a string", int: "a whole number", list: "a list", dict: "an object"}
 Kind = TypeVar("Kind")
 
@@ -124,9 +125,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     file = path / MANIFEST
     if not path.is_dir():
-        raise BundleError(f"bundle {path}: {'is a file, expected a folder' if path.exists() else 'no such folder'}")
+        problem = "is a file, expected a folder" if path.exists() else "no such folder"
+        raise BundleError(f"bundle {path}: {problem}", hint=_MAKE_ONE)
     if not file.is_file():
-        raise BundleError(f"{path} is no bundle: it has no {MANIFEST}", hint="make one with `andrea-export build`")
+        raise BundleError(f"{path} is no bundle: it has no {MANIFEST}", hint=_MAKE_ONE)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -135,7 +137,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         raise BundleError(
             f"{file} has schema {reprlib.repr(schema)}, expected {SCHEMA!r}",
-            hint="use the version of andrea-export that wrote it",
+            hint="build it again, or use the version of andrea-export that wrote it",
         )
     found: dict[str, Any] = content
     return found

@@ -93,16 +93,21 @@ def linear_kinds(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu)
     higher = _chosen(modules, kept, key)
     if len(higher) == len(modules):
         raise UsageError(
-            f"{key} = {list(kept)} leaves none of the model's {len(modules)} linear layers in {precision}",
+            f"ort_cpu.{key} = {list(kept)} leaves none of the model's {len(modules)} linear layers in {precision}",
             hint=f"give a recipe with {key} = [] under [ort_cpu]",
         )
     return {module: NEXT_HIGHER[precision] if module in higher else precision for module in modules}
 
 
-def check_layer_names(config: AndreaConfig, options: OrtCpu) -> None:
-    """Raises UsageError for a layer that a recipe names and the model does not have, whatever is built of it."""
+def check_layers(config: AndreaConfig, precisions: Iterable[OrtPrecision], options: OrtCpu) -> None:
+    """Raises UsageError for a layer that a recipe names and the model does not have, whatever is built of it.
+
+    And for one of ``precisions`` that no layer would be in.
+    """
     for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
         _chosen(_modules(config), getattr(options, key), key)
+    for precision in precisions:
+        linear_kinds(config, precision, options)
 
 
 def scaled_rows(modules: Iterable[str], precision: OrtPrecision, options: OrtCpu) -> tuple[str, ...]:
@@ -123,8 +128,9 @@ def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:
     unknown = [name for name in names if not any(_means(name, module) for module in modules)]
     if unknown:
         raise UsageError(
-            f"{key}: the model has no linear layer {', '.join(unknown)}",
-            hint="name one as blocks.3.mlp.proj, those of a block as blocks.3, one of every block as mlp.proj",
+            f"ort_cpu.{key}: the model has no linear layer {', '.join(unknown)}",
+            hint=f"a block has {', '.join(BLOCK_LINEARS)}; name one as {modules[-1]}, all of a block as "
+            f"{modules[-1].rsplit('.', 2)[0]}, one of every block as {BLOCK_LINEARS[-1]}",
         )
     return {module for module in modules if any(_means(name, module) for name in names)}
 

@@ -5,8 +5,10 @@ Owns the schema, its defaults and their reasons; builds nothing.
 
 from __future__ import annotations
 
+import difflib
+import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -121,7 +123,10 @@ class Recipe:
                 raise ValueError(f"{name} names one value twice: {', '.join(values)}")
         strange = [name for name in self.precisions if not self._is_used(name)]
         if strange:
-            raise ValueError(f"no target of this recipe comes in {', '.join(strange)}")
+            raise ValueError(
+                f"no target of this recipe comes in {', '.join(strange)}: "
+                "int8 and int4 are for --target ort-cpu, fp16 and bf16 for an engine's"
+            )
 
     @property
     def engine_precisions(self) -> tuple[PrecisionName, ...]:
@@ -148,10 +153,14 @@ _RECIPE = TypeAdapter(Recipe)
 def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
     """The recipe these keys describe. Raises UsageError naming every wrong key and value at once."""
     try:
-        return _RECIPE.validate_python(values)
+        # As JSON, where a number in quotes is no number, and a tuple is an array, as TOML calls it.
+        return _RECIPE.validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
-        problems = "; ".join(_problem(entry) for entry in error.errors())
-        raise UsageError(f"{where}: {problems}", hint=f"keys: {', '.join(Recipe.__dataclass_fields__)}") from None
+        problems = error.errors()
+        table = ".".join(str(part) for part in problems[0]["loc"][:-1])
+        known = _keys(table)
+        keys = f"keys of [{table}]: {', '.join(known)}" if table and known else f"keys: {', '.join(_keys(''))}"
+        raise UsageError(f"{where}: {'; '.join(map(_problem, problems))}", hint=keys) from None
 
 
 def recipe_from_toml(path: Path) -> dict[str, Any]:
@@ -161,7 +170,7 @@ def recipe_from_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"recipe {path}: {error.strerror or error}") from None
+        raise UsageError(f"recipe {path}: {error.strerror or error}", hint="name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"recipe {path} is not TOML: {error}", hint="see the README for an example") from None
 
@@ -172,9 +181,19 @@ def recipe_as_mapping(recipe: Recipe) -> dict[str, Any]:
     return mapping
 
 
+def _keys(table: str) -> tuple[str, ...]:
+    """The keys of a table by its dotted name, those of the recipe itself for none; empty where there is no such one."""
+    ranges = {f"profile.{name}": ShapeRange for name in Profile.__dataclass_fields__}
+    kind = {"": Recipe, "ort_cpu": OrtCpu, "profile": Profile, **ranges}.get(table)
+    return () if kind is None else tuple(entry.name for entry in fields(kind))
+
+
 def _problem(entry: Any) -> str:
-    key = ".".join(str(part) for part in entry["loc"]) or "recipe"
+    *table, last = (str(part) for part in entry["loc"] or ("",))
+    key = ".".join((*table, last))
     if entry["type"] == "unexpected_keyword_argument":
-        return f"unknown key '{key}'"
+        near = difflib.get_close_matches(last, _keys(".".join(table)), n=1)
+        return f"unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else "")
     message = entry["msg"].removeprefix("Value error, ")
-    return f"{key}: {message[0].lower() + message[1:]}, got {entry['input']!r}"
+    said = f"{key}: {message[0].lower() + message[1:]}" if key else message
+    return said if isinstance(entry["input"], dict) else f"{said}, got {entry['input']!r}"

@@ -75,7 +75,9 @@ def _subjects(folder: Path, provider: str, precisions: list[str] | None, threads
     from andrea_export.contents import read_contents
     from andrea_export.runtime.bench import Subject
 
-    built = read_contents(folder).ort_cpu
+    contents = read_contents(folder)
+    contents.check()
+    built = contents.ort_cpu
     has = tuple(dict.fromkeys(("fp32", *built))) if provider == "cpu" else ("fp32",)
     return [
         Subject(bundle=folder, provider=provider, precision=precision, num_threads=threads)

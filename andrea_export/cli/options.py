@@ -126,7 +126,9 @@ OrtPrecisionOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", help="[default: the physical cores this process may use]", metavar="N"),
+    typer.Option(
+        "--threads", help="How many to compute with. [default: the physical cores this process may use]", metavar="N"
+    ),
 ]
 PolicyOption = Annotated[
     Path | None,

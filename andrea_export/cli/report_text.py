@@ -66,7 +66,7 @@ def proof_lines(report: Report) -> Iterator[str]:
     rows = []
     for candidate in report.candidates:
         mine = [row for row in report.layers if row.candidate == candidate.name]
-        rows.append((candidate.name, candidate.verdict, str(len(mine)) if mine else "", _worst(mine)))
+        rows.append((candidate.name, candidate.verdict, str(len(mine)) if mine else "", _worst(mine, report)))
     yield from table(("candidate", "verdict", "layers", "worst error, as a share of its budget"), rows, left=4)
     for candidate in report.candidates:
         if candidate.verdict == "not-measured":
@@ -111,16 +111,13 @@ def _expected_and_obtained(row: LayerRow) -> list[tuple[str, str, str, str]]:
     return cells + counts
 
 
-def _worst(rows: list[LayerRow]) -> str:
+def _worst(rows: list[LayerRow], report: Report) -> str:
     """The largest metric/budget of all rows, with the layer it is in."""
-    shares = [
-        (float(row.metrics[metric]) / limit, row, metric)
-        for row in rows
-        for metric, limit in row.budget.items()
-        if metric in row.metrics and limit > 0
-    ]
-    if not shares:
+    from andrea_export.render.wording import worst_of  # with the report comes pydantic
+
+    worst = worst_of(rows, report.metrics)
+    if worst is None:
         return ""
-    share, row, metric = max(shares, key=lambda entry: entry[0])
-    times = f"{share:.0%}" if share <= 1 else f"{share:.3g} times"
-    return f"{times}: {metric} {float(row.metrics[metric]):.2e}, {row.name}"
+    times = f"{worst.share:.0%}" if worst.share <= 1 else f"{worst.share:.3g} times"
+    local = "local " if worst.error == "local" else ""
+    return f"{times}: {local}{worst.metric} {worst.value:.2e}, {worst.layer}"

@@ -12,7 +12,7 @@ from andrea_export.render.wording import (
     headline,
     reference_as_text,
     rows_of,
-    worst_share,
+    worst_of,
 )
 from andrea_export.report import Report
 
@@ -70,18 +70,10 @@ def _candidate_cells(report: Report, index: int) -> tuple[str, ...]:
     verdict = f"{_SYMBOLS[candidate.verdict]} {candidate.verdict}"
     if candidate.verdict == "not-measured":
         verdict += f": {_escaped(candidate.reason)}"
-    shares = []
-    for row in rows_of(report, candidate.name):
-        parts = [("accumulated", row.metrics, row.budget)]
-        if row.local is not None:
-            parts.append(("local", row.local.metrics, row.local.budget))
-        for error, metrics, budget in parts:
-            share, metric = worst_share(metrics, budget, report.metrics)
-            if metric:
-                shares.append((share, f"{share:.3g} ({error} {metric}, {_code(row.name)})"))
-    worst = max(shares, default=(0.0, ""), key=lambda entry: entry[0])[1]
+    worst = worst_of(rows_of(report, candidate.name), report.metrics)
+    shown = f"{worst.share:.3g} ({worst.error} {worst.metric}, {_code(worst.layer)})" if worst else ""
     layers = f"{num_layers - num_failed} of {num_layers}" if num_layers else ""
-    return _code(candidate.name), candidate.precision, verdict, layers, worst
+    return _code(candidate.name), candidate.precision, verdict, layers, shown
 
 
 def _language_model(report: Report) -> Iterator[str]:

@@ -6,7 +6,7 @@ Owns the words and the order in which failures are shown; judges nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from andrea_export.report import Candidate, Failure, LayerRow, Metric, Report, is_at_fault
@@ -80,6 +80,33 @@ def worst_share(
         if name in metrics
     ]
     return max(shares, default=(0.0, ""), key=lambda entry: entry[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worst:
+    """The figure of a layer that uses the largest share of its budget."""
+
+    share: float
+    error: str
+    """``accumulated`` or ``local``."""
+    metric: str
+    value: float
+    layer: str
+
+
+def worst_of(rows: Iterable[LayerRow], table: Mapping[str, Metric]) -> Worst | None:
+    """The worst figure of these layers, accumulated and local alike; None where nothing is judged."""
+    found = []
+    for row in rows:
+        parts = [("accumulated", row.metrics, row.budget)]
+        if row.local is not None:
+            parts.append(("local", row.local.metrics, row.local.budget))
+        for error, metrics, budget in parts:
+            share, metric = worst_share(metrics, budget, table)
+            if metric:
+                value = float(metrics[metric])
+                found.append(Worst(share=share, error=error, metric=metric, value=value, layer=row.name))
+    return max(found, default=None, key=lambda worst: worst.share)
 
 
 def is_higher_better(metric: str, table: Mapping[str, Metric]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -502,3 +503,24 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_damaged_bundle_is_not_measured(andrea: Andrea, ort_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    weights = bytearray((bundle / "model.onnx.data").read_bytes())
+    weights[len(weights) // 2] ^= 1
+    (bundle / "model.onnx.data").write_bytes(weights)
+    assert "model.onnx.data has sha256" in refused(andrea("bench", bundle, "--rounds", 1))
+
+
+@pytest.mark.parametrize("named", ["bundle#ort-cpu-int8", "bundle#ort-cpu-int4-prefill", "bundle/ort-cpu-fp32.onnx"])
+def test_diff_says_what_compares_the_graphs_for_the_cpu(andrea: Andrea, ort_bundle: Path, named: str) -> None:
+    outcome = andrea("diff", ort_bundle, str(ort_bundle.parent / named))
+    assert "is a graph for onnxruntime's CPU kernels, which diff does not run" in refused(outcome)
+    assert "andrea-export validate" in outcome.stderr
+
+
+def test_inspect_says_what_the_graphs_for_the_cpu_are_made_of(andrea: Andrea, ort_bundle: Path) -> None:
+    facts = json.loads(andrea("inspect", ort_bundle, "--json").stdout)["made_by"]
+    assert facts["ort-cpu-int8.onnx"] == "linear layers: 4 in fp32, 4 in int8"
+    assert facts["ort-cpu-int4.onnx"] == "linear layers: 6 in int4, 2 in int8"

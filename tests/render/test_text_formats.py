@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from synthetic_report import FAULTY_CANDIDATE, synthetic_report
 
+from andrea_export.cli.report_text import proof_lines
 from andrea_export.render import FORMATS, render
 from andrea_export.render.markdown import MAX_CHARACTERS
 from andrea_export.render.terminal import MAX_FINDINGS, report_lines
@@ -81,6 +82,18 @@ def test_the_terminal_says_the_verdict_first_and_the_html_last(failing: Report) 
     lines = list(report_lines(failing, "bundle", html=Path("out/report.html")))
     assert lines[0].startswith("FAIL bundle: blocks.1.mlp.gelu is the first layer at fault: ")
     assert lines[-1] == "report: out/report.html"
+
+
+def test_the_worst_figure_may_be_a_layers_own_error(passing: Report) -> None:
+    candidate = passing.candidates[0].name
+    row = next(row for row in passing.layers if row.candidate == candidate and row.local is not None)
+    assert row.local is not None
+    metric, limit = next(iter(row.local.budget.items()))
+    own = replace(row.local, metrics={**row.local.metrics, metric: 0.99 * limit})
+    layers = tuple(replace(one, local=own) if one is row else one for one in passing.layers)
+    said = "\n".join(proof_lines(replace(passing, layers=layers)))
+    assert f"99%: local {metric}" in said and row.name in said
+    assert f"0.99 (local {metric}, `{row.name}`)" in render(replace(passing, layers=layers), "markdown")
 
 
 def test_the_terminals_table_is_in_model_order_with_failures_marked(failing: Report) -> None:

@@ -17,7 +17,7 @@ import torch
 from andrea_export.build import BuildResult, build_bundle
 from andrea_export.checkpoint import LoadedModel
 from andrea_export.errors import UsageError
-from andrea_export.ort_cpu import check_layer_names, derive_ort_cpu, linear_kinds
+from andrea_export.ort_cpu import check_layers, derive_ort_cpu, linear_kinds
 from andrea_export.ort_cpu_files import files_of
 from andrea_export.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.progress import Silent
@@ -235,12 +235,12 @@ def test_layers_to_keep_that_are_none(tiny: LoadedModel, kept: str) -> None:
         linear_kinds(tiny.config, "int8", OrtCpu(int8_keep=(kept,)))
     for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
         with pytest.raises(UsageError, match=f"{key}: the model has no linear layer"):
-            check_layer_names(tiny.config, OrtCpu(**{key: (kept,)}))
+            check_layers(tiny.config, (), OrtCpu(**{key: (kept,)}))
 
 
 @pytest.mark.parametrize("kept", [("blocks.0", "blocks.1"), BLOCK_LINEARS])
 def test_a_precision_without_a_layer_of_its_own_is_none(tiny: LoadedModel, kept: tuple[str, ...]) -> None:
     for precision, options in (("int8", OrtCpu(int8_keep=kept)), ("int4", OrtCpu(int4_keep=kept))):
         with pytest.raises(UsageError, match=f"leaves none of the model's 8 linear layers in {precision}") as caught:
-            linear_kinds(tiny.config, precision, options)
+            check_layers(tiny.config, [precision], options)
         assert caught.value.hint is not None and f"{precision}_keep = []" in caught.value.hint

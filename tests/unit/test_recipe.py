@@ -60,6 +60,13 @@ def test_a_file_is_read_as_toml(tmp_path: Path) -> None:
         ({"precisions": ["fp8"]}, "precisions.*'fp8'"),
         ({"seed": -1}, "seed: .*-1"),
         ({"seed": "many"}, "seed: .*'many'"),
+        ({"seed": "0"}, "seed: .*valid integer, got '0'"),
+        ({"tf32": 1}, "tf32: .*valid boolean, got 1"),
+        ({"target": ["onnx"]}, r"unknown key 'target', did you mean 'targets'\?"),
+        ({"ort_cpu": {"int8_keeps": []}}, r"unknown key 'ort_cpu.int8_keeps', did you mean 'int8_keep'\?"),
+        ({"ort_cpu": {"int8_keep": "blocks.0"}}, "ort_cpu.int8_keep: .*array, got 'blocks.0'"),
+        ({"ort_cpu": 3}, "ort_cpu: .*an object, got 3"),
+        ({"precisions": ["int8"]}, "no target of this recipe comes in int8: int8 and int4 are for --target ort-cpu"),
         ({"tf32": "perhaps"}, "tf32: .*'perhaps'"),
         ({"engine_timeout_s": 0}, "engine_timeout_s: .*0"),
         ({"profile": {"past": {"min": 3, "opt": 2, "max": 1}}}, "min 3, opt 2, max 1 are not in rising order"),
@@ -72,6 +79,13 @@ def test_a_wrong_recipe_is_refused_by_key(values: dict[str, Any], text: str) -> 
         recipe_from_mapping(values, where="here")
     assert "\n" not in str(caught.value)
     assert caught.value.hint is not None
+
+
+def test_the_hint_names_the_keys_of_the_table_that_is_wrong() -> None:
+    with pytest.raises(UsageError) as caught:
+        recipe_from_mapping({"ort_cpu": {"colour": 1}}, where="here")
+    assert caught.value.hint is not None and caught.value.hint.startswith("keys of [ort_cpu]: int8_decode, int8_keep")
+    assert "{" not in str(caught.value)
 
 
 def test_every_problem_is_in_one_error() -> None:

@@ -60,6 +60,8 @@ class Sources:
         if path.suffix == ".safetensors":
             read_header(path)  # says how it is damaged
         _no_artifact(path, artifact, "an ONNX file")
+        if path.name.startswith("ort-cpu-"):
+            raise _for_the_cpu_kernels(path)
         return onnx_source(path)
 
     def mixed(self, model: Path, config: AndreaConfig, origin: WeightsOrigin, precision: Precision) -> OnnxSource:
@@ -109,6 +111,8 @@ class Sources:
         if artifact in mixed:
             precision = next(row for name, row in PRECISIONS.items() if f"onnx-{name}" == artifact)
             return self.mixed(bundle.model, bundle.config, bundle.origin, precision)
+        if artifact in {Path(name).stem for own in bundle.contents.ort_cpu.values() for name in own.all}:
+            raise _for_the_cpu_kernels(bundle.path / f"{artifact}.onnx")
         raise UsageError(
             f"bundle {bundle.path} has no '{artifact}'", hint=f"it has {', '.join(['onnx', *mixed, *engines])}"
         )
@@ -124,6 +128,14 @@ def _split(specification: str) -> tuple[Path, str]:
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder", hint=WHAT_CAN_BE_COMPARED)
     return path, artifact
+
+
+def _for_the_cpu_kernels(path: Path) -> UsageError:
+    """Its cache is a buffer of the caller's, which no other source has."""
+    return UsageError(
+        f"{path} is a graph for onnxruntime's CPU kernels, which diff does not run",
+        hint="`andrea-export validate` on its bundle compares it layer by layer with torch",
+    )
 
 
 def _no_artifact(path: Path, artifact: str, kind: str) -> None:
