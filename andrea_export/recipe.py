@@ -85,8 +85,8 @@ class OrtCpu:
     int4_block: Literal[32, 64, 128] = 128
     """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""
     int4_keep: tuple[str, ...] = ("attn.qkv",)
-    """Linear layers that are int8 in int4. On a trained model ``attn.qkv``, a quarter of the weights, makes 43 % of
-    int4's divergence from fp32, and wide blocks cost less than it saves (docs/measurements/quantization.md)."""
+    """Linear layers that are int8 in int4. On a trained model ``attn.qkv``, a quarter of the weights, makes two fifths
+    of int4's divergence from fp32, and wide blocks cost less than it saves (docs/measurements/quantization.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
