@@ -171,7 +171,7 @@ def recipe_from_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"recipe {path}: {error.strerror or error}", hint="name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOML, UTF-8, or a number too long to read
         raise UsageError(f"recipe {path} is not TOML: {error}", hint="see the README for an example") from None
 
 

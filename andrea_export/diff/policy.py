@@ -221,7 +221,7 @@ def policy_from_toml(file: Path) -> tuple[Policy, dict[str, str]]:
         values = tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise PolicyError(f"policy {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML, UTF-8, or what no parser takes
         raise PolicyError(f"policy {file} is not TOML: {error}") from None
     schema = values.get("schema")
     if schema != SCHEMA:

@@ -214,6 +214,8 @@ def test_a_figure_the_baseline_has_and_this_report_has_not_is_refused(clean: Rep
         ("", "schema is None"),
         ('schema = "andrea-export/policy/9"', "policy/9"),
         ("schema = ", "is not TOML"),
+        ("a = " + "[" * 5000, "is not TOML"),
+        ("a = " + "9" * 5000, "is not TOML"),
         (HEAD + "kk = 3.0", "unknown key 'kk'"),
         (HEAD + "k = -1.0\nk_reason = 'x'", "k: input should be greater than 0, got -1.0"),
         (HEAD + "k = nan\nk_reason = 'x'", "k: input should be"),

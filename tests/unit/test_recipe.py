@@ -95,13 +95,11 @@ def test_every_problem_is_in_one_error() -> None:
     assert "seed" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("body", "text"), [(b"preset = ", "is not TOML"), (b"\xff\xfe", "is not TOML"), (b"a = 1\na = 2\n", "is not TOML")]
-)
-def test_a_file_that_is_no_toml(tmp_path: Path, body: bytes, text: str) -> None:
+@pytest.mark.parametrize("body", [b"preset = ", b"\xff\xfe", b"a = 1\na = 2\n", b"seed = " + b"9" * 5000])
+def test_a_file_that_is_no_toml(tmp_path: Path, body: bytes) -> None:
     path = tmp_path / "recipe.toml"
     path.write_bytes(body)
-    with pytest.raises(UsageError, match=text):
+    with pytest.raises(UsageError, match="is not TOML"):
         recipe_from_toml(path)
 
 
