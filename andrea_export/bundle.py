@@ -83,6 +83,10 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if len(set(self.ort_cpu)) != len(self.ort_cpu):
+            raise ValueError(f"ort_cpu names one precision twice: {', '.join(self.ort_cpu)}")
+
 
 _MANIFEST = TypeAdapter(Manifest)
 

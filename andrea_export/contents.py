@@ -90,6 +90,8 @@ class Contents:
         """
         manifest = self.path / MANIFEST
         for name in self.files:
+            if not name.isprintable():
+                raise BundleError(f"{manifest} names a file that none can be called: {name!a}")
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise BundleError(f"{manifest} names a file outside the bundle: {name}")
         used = (MODEL, WEIGHTS, REPORT, *(name for own in self.ort_cpu.values() for name in own.all), *others)
@@ -213,4 +215,6 @@ def _graphs(content: Mapping[str, Any]) -> dict[OrtPrecision, OrtCpuFiles]:
     built = _value(content, "ort_cpu", list)
     if strange := [precision for precision in built if precision not in ORT_PRECISIONS]:
         raise ValueError(f"ort_cpu has {reprlib.repr(strange[0])}, expected {', '.join(ORT_PRECISIONS)}")
+    if len(set(built)) != len(built):
+        raise ValueError(f"ort_cpu names one precision twice: {', '.join(built)}")
     return {precision: files_of(precision, decode) for precision in built}

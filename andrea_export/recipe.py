@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import difflib
 import json
+import reprlib
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from andrea_export.errors import UsageError
+from andrea_export.errors import UsageError, first_line
 from andrea_export.targets import (
     ENGINE_TARGETS,
     ORT_PRECISIONS,
@@ -154,7 +155,11 @@ def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
     """The recipe these keys describe. Raises UsageError naming every wrong key and value at once."""
     try:
         # As JSON, where a number in quotes is no number, and a tuple is an array, as TOML calls it.
-        return _RECIPE.validate_json(json.dumps(values, default=str), strict=True)
+        text = json.dumps(values, default=_refused)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"{where}: {first_line(error)}", hint="see the README for its keys") from None
+    try:
+        return _RECIPE.validate_json(text, strict=True)
     except ValidationError as error:
         problems = error.errors()
         table = ".".join(str(part) for part in problems[0]["loc"][:-1])
@@ -196,4 +201,8 @@ def _problem(entry: Any) -> str:
         return f"unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else "")
     message = entry["msg"].removeprefix("Value error, ")
     said = f"{key}: {message[0].lower() + message[1:]}" if key else message
-    return said if isinstance(entry["input"], dict) else f"{said}, got {entry['input']!r}"
+    return said if isinstance(entry["input"], dict) else f"{said}, got {reprlib.repr(entry['input'])}"
+
+
+def _refused(value: object) -> NoReturn:
+    raise TypeError(f"{value} is a {type(value).__name__}, which no key of a recipe takes")

@@ -94,6 +94,7 @@ def _variants(num_blocks: int) -> list[tuple[str, OrtPrecision, OrtCpu]]:
                 ("everywhere", BLOCK_LINEARS),
             )
         ),
+        ("int8, no block in fp32, tokens of one size in mlp.proj", "int8", OrtCpu(int8_keep=())),
         ("int8", "int8", plain8),
         *((f"int8, {name} in fp32", "int8", replace(plain8, int8_keep=(name,))) for name in (*BLOCK_LINEARS, *blocks)),
         ("int8, block-wise", "int8", replace(plain8, int8_decode="blockwise")),

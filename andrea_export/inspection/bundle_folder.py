@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from andrea_export.bundle import open_bundle
+from andrea_export.bundle import Bundle, open_bundle
 from andrea_export.errors import UsageError, first_line
 from andrea_export.inspection.facts import Inspection, preset_of
 from andrea_export.inspection.files import inspect_file
 from andrea_export.ort_cpu import linear_kinds
-from andrea_export.recipe import OrtCpu
-from andrea_export.targets import OrtPrecision
-from andrea_model.config import AndreaConfig
 
 
 def inspect_bundle(path: Path) -> Inspection:
@@ -44,10 +41,7 @@ def inspect_bundle(path: Path) -> Inspection:
             **manifest.versions,
             "verdict when built": manifest.verdict,
             "precisions": ", ".join(manifest.recipe.precisions),
-            **{
-                files.decode: _linear_layers(bundle.config, precision, manifest.recipe.ort_cpu)
-                for precision, files in bundle.contents.ort_cpu.items()
-            },
+            **({} if mismatches else _linear_layers(bundle)),
             **{f"GPUs of {file}": ", ".join(gpus) for file, gpus in manifest.target_gpus.items()},
             **{f"machine: {key}": value for key, value in manifest.machine.items()},
         },
@@ -57,7 +51,15 @@ def inspect_bundle(path: Path) -> Inspection:
     )
 
 
-def _linear_layers(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu) -> str:
-    """What a graph's linear layers are: ``44 in int8, 4 in fp32``."""
-    kinds = Counter(linear_kinds(config, precision, options).values())
-    return "linear layers: " + ", ".join(f"{number} in {kind}" for kind, number in kinds.most_common())
+def _linear_layers(bundle: Bundle) -> dict[str, str]:
+    """Graph for the CPU → what its linear layers are: ``44 in int8, 4 in fp32``."""
+    found = {}
+    for precision, files in bundle.contents.ort_cpu.items():
+        try:
+            kinds = Counter(linear_kinds(bundle.config, precision, bundle.manifest.recipe.ort_cpu).values())
+        except UsageError as error:  # a recipe that no build takes
+            found[files.decode] = first_line(error)
+        else:
+            numbers = ", ".join(f"{number} in {kind}" for kind, number in kinds.most_common())
+            found[files.decode] = f"linear layers: {numbers}"
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 
 # Far above any model of this family, and low enough that a damaged file cannot ask for a loop or a sum without end.
@@ -34,11 +35,11 @@ class AndreaConfig:
         for name, largest in _LARGEST.items():
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= largest:
-                raise ValueError(f"{name} is {value!r}, expected a whole number from 1 to {largest:,}")
+                raise ValueError(f"{name} is {reprlib.repr(value)}, expected a whole number from 1 to {largest:,}")
         if self.d_model % self.n_head:
             raise ValueError(f"d_model {self.d_model} is not a multiple of n_head {self.n_head}")
         if type(self.layer_norm_epsilon) is not float or not 0 < self.layer_norm_epsilon < 1:
-            raise ValueError(f"layer_norm_epsilon is {self.layer_norm_epsilon!r}, expected between 0 and 1")
+            raise ValueError(f"layer_norm_epsilon is {reprlib.repr(self.layer_norm_epsilon)}, expected between 0 and 1")
 
     @property
     def d_head(self) -> int:

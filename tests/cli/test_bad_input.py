@@ -520,6 +520,26 @@ def test_diff_says_what_compares_the_graphs_for_the_cpu(andrea: Andrea, ort_bund
     assert "andrea-export validate" in outcome.stderr
 
 
+def test_diff_knows_the_graphs_for_the_cpu_by_their_inputs(andrea: Andrea, ort_bundle: Path, tmp_path: Path) -> None:
+    renamed = Path(shutil.copy(ort_bundle / "ort-cpu-fp32.onnx", tmp_path / "mine.onnx"))
+    assert "is a graph for onnxruntime's CPU kernels" in refused(andrea("diff", ort_bundle, renamed))
+    for name in ("model.onnx", "model.onnx.data"):
+        shutil.copy(ort_bundle / name, tmp_path)
+    canonical = (tmp_path / "model.onnx").rename(tmp_path / "ort-cpu-x.onnx")
+    assert andrea("diff", ort_bundle, canonical).code == 0
+
+
+def test_inspect_of_a_manifest_about_another_model_still_says_so(
+    andrea: Andrea, ort_bundle: Path, tmp_path: Path
+) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["config"]["n_layer"] = 1
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    notes = json.loads(andrea("inspect", bundle, "--json").stdout)["notes"]
+    assert notes == ["NOT as it was built: manifest.json describes another model than model.onnx holds"]
+
+
 def test_inspect_says_what_the_graphs_for_the_cpu_are_made_of(andrea: Andrea, ort_bundle: Path) -> None:
     facts = json.loads(andrea("inspect", ort_bundle, "--json").stdout)["made_by"]
     assert facts["ort-cpu-int8.onnx"] == "linear layers: 4 in fp32, 4 in int8"

@@ -99,6 +99,16 @@ DAMAGE: dict[str, tuple[Callable[[Manifest], None], str]] = {
         _with("splendid", "recipe", "ort_cpu", "int8_decode"),
         "int8_decode is 'splendid', expected blockwise or dynamic",
     ),
+    "a precision twice": (_with(["int8", "int8"], "ort_cpu"), "ort_cpu names one precision twice: int8, int8"),
+    "a name with a zero": (
+        _with({"sha256": "0", "num_bytes": 1}, "files", "a\0b"),
+        r"names a file that none can be called: 'a\\x00b'",
+    ),
+    "a name that is no text": (
+        _with({"sha256": "0", "num_bytes": 1}, "files", "\ud800"),
+        r"names a file that none can be called: '\\ud800'",
+    ),
+    "a width of any length": (_with("x" * 5000, "config", "d_model"), r"d_model is 'x+\.\.\.x+', expected"),
     "a verdict of any length": (
         _with(list(range(9999)), "verdict"),
         r"verdict is \[0, 1, 2, .*\.\.\.\], expected",

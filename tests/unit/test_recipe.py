@@ -81,6 +81,24 @@ def test_a_wrong_recipe_is_refused_by_key(values: dict[str, Any], text: str) -> 
     assert caught.value.hint is not None
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("preset = 1979-05-27", "1979-05-27 is a date, which no key of a recipe takes"),
+        ("[ort_cpu]\nint8_keep = [07:32:00]", "07:32:00 is a time, which no key of a recipe takes"),
+        ("seed = 0x" + "f" * 5000, "4300 digits"),
+        ("a." * 3000 + "a = 1", "recursion"),
+        ("preset = [" + "'x'," * 5000 + "]", r"preset: .*, got \['x', .*\.\.\.\]$"),
+    ],
+)
+def test_what_toml_has_and_a_recipe_does_not(tmp_path: Path, body: str, text: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(body)
+    with pytest.raises(UsageError, match=text) as caught:
+        recipe_from_mapping(recipe_from_toml(path), where="here")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
 def test_the_hint_names_the_keys_of_the_table_that_is_wrong() -> None:
     with pytest.raises(UsageError) as caught:
         recipe_from_mapping({"ort_cpu": {"colour": 1}}, where="here")

@@ -21,6 +21,7 @@ from andrea_export.diff.sources.torch_source import torch_source
 from andrea_export.diff.sources.trace_source import TraceSource
 from andrea_export.diff.trace_file import TraceFile, is_trace
 from andrea_export.errors import ExportError, UsageError, first_line
+from andrea_export.ort_cpu_files import SEQLENS
 from andrea_export.precision import PRECISIONS, Precision
 from andrea_model.config import AndreaConfig
 
@@ -60,7 +61,7 @@ class Sources:
         if path.suffix == ".safetensors":
             read_header(path)  # says how it is damaged
         _no_artifact(path, artifact, "an ONNX file")
-        if path.name.startswith("ort-cpu-"):
+        if _is_for_the_cpu_kernels(path):
             raise _for_the_cpu_kernels(path)
         return onnx_source(path)
 
@@ -111,7 +112,8 @@ class Sources:
         if artifact in mixed:
             precision = next(row for name, row in PRECISIONS.items() if f"onnx-{name}" == artifact)
             return self.mixed(bundle.model, bundle.config, bundle.origin, precision)
-        if artifact in {Path(name).stem for own in bundle.contents.ort_cpu.values() for name in own.all}:
+        graphs = {name for own in bundle.contents.ort_cpu.values() for name in (own.decode, own.prefill)}
+        if f"{artifact}.onnx" in graphs:
             raise _for_the_cpu_kernels(bundle.path / f"{artifact}.onnx")
         raise UsageError(
             f"bundle {bundle.path} has no '{artifact}'", hint=f"it has {', '.join(['onnx', *mixed, *engines])}"
@@ -128,6 +130,17 @@ def _split(specification: str) -> tuple[Path, str]:
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder", hint=WHAT_CAN_BE_COMPARED)
     return path, artifact
+
+
+def _is_for_the_cpu_kernels(path: Path) -> bool:
+    """Whether an ONNX file, whatever it is called, takes its cache as they do; False for what is none."""
+    from andrea_export.canonical import load_graph
+
+    try:
+        inputs = load_graph(path).graph.input
+    except ExportError:
+        return False
+    return any(value.name == SEQLENS for value in inputs)
 
 
 def _for_the_cpu_kernels(path: Path) -> UsageError:
