@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import weakref
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from andrea_export.backends.onnxruntime import CPU_TUNING, SessionTuning, open_raw
-from andrea_export.checkpoint import file_identity
-from andrea_export.contents import MODEL, PLUGIN, WEIGHTS
+from andrea_export.checkpoint import CONFIG_KEY, file_identity
+from andrea_export.contents import MANIFEST, MODEL, PLUGIN, WEIGHTS
+from andrea_export.errors import BundleError
 from andrea_export.ort_cpu_files import OrtCpuFiles
 from andrea_export.runtime.growing_cache import GrowingCacheEngine
 from andrea_export.runtime.shared_cache import SharedCacheEngine
@@ -39,11 +41,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheEngine:
-    """The engine on a precision's graphs for the CPU. Raises: BackendUnavailable, RunError (not loadable)."""
+    """The engine on a precision's graphs for the CPU.
+
+    Raises: BackendUnavailable, RunError (not loadable), BundleError (of another shape than ``config``).
+    """
     weights = folder / (files.weights or WEIGHTS)
     tuning = shared_tuning(files, num_threads)
     decode = _session(folder / files.decode, weights, tuning)
     prefill = _session(folder / files.prefill, weights, tuning)
+    _check_shape(decode, config, folder / files.decode)
+    _check_shape(prefill, config, folder / files.prefill)
     return SharedCacheEngine(
         name=f"onnxruntime-cpu ({Path(files.decode).stem})",
         decode=decode,
@@ -66,7 +73,10 @@ def shared_tuning(files: OrtCpuFiles, num_threads: int) -> SessionTuning:
 def open_growing(
     folder: Path, provider: str, config: AndreaConfig, num_threads: int, allow_cpu_nodes: bool
 ) -> GrowingCacheEngine:
-    """The engine on the canonical graph. Raises: BackendUnavailable (also for a node elsewhere), RunError."""
+    """The engine on the canonical graph.
+
+    Raises: BackendUnavailable (also for a node elsewhere), RunError, BundleError (of another shape than ``config``).
+    """
     session = open_raw(
         folder / MODEL,
         provider,
@@ -75,12 +85,22 @@ def open_growing(
         plugin_library=folder / PLUGIN,
         allow_cpu_nodes=allow_cpu_nodes,
     )
+    _check_shape(session, config, folder / MODEL)
     return GrowingCacheEngine(
         name=f"onnxruntime-{provider} (model)",
         session=session,
         config=config,
         device="cpu" if provider == "cpu" else "cuda",
     )
+
+
+def _check_shape(session: Any, config: AndreaConfig, graph: Path) -> None:
+    """Raises BundleError where a graph says that it is of another shape: the first token would tell it less well."""
+    said = session.get_modelmeta().custom_metadata_map.get(CONFIG_KEY)
+    if said != json.dumps(asdict(config)):
+        raise BundleError(
+            f"{graph} is not of the shape that {MANIFEST} describes", hint="build it again, or copy it again whole"
+        )
 
 
 def _session(graph: Path, weights: Path, tuning: SessionTuning) -> Any:

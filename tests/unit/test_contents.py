@@ -143,6 +143,21 @@ def test_a_file_that_cannot_be_looked_at_is_named(ort_bundle: Path) -> None:
         strange.check()
 
 
+@pytest.mark.parametrize(
+    "change", [{"n_layer": 1}, {"n_layer": 1000}, {"n_head": 8}, {"n_ctx": 2048}, {"layer_norm_epsilon": 1e-6}]
+)
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_a_manifest_about_another_shape_opens_no_model(
+    ort_bundle: Path, tmp_path: Path, change: Manifest, precision: str
+) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    manifest["config"].update(change)
+    (bundle / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"is not of the shape that manifest\.json describes"):
+        andrea_export.load(bundle, provider="cpu", precision=precision)
+
+
 def test_a_verdict_that_is_not_pass_does_not_run(ort_bundle: Path, tmp_path: Path) -> None:
     """Whatever it says: what the part does not know is no pass."""
     bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))

@@ -588,14 +588,6 @@ def test_a_bundle_that_failed_its_validation_is_not_run(ort_bundle: Path, tmp_pa
         opened(bundle)
 
 
-def test_a_bundle_of_another_shape_than_it_says(ort_bundle: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
-    manifest = open_bundle(bundle).manifest
-    seal(bundle, replace(manifest, config=replace(manifest.config, n_head=2)))
-    with pytest.raises(RunError, match="ort-cpu-fp32"), opened(bundle) as model:
-        list(model.generate((1, 2), max_new_tokens=2))
-
-
 def test_a_moved_bundle_works_from_any_folder(
     ort_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
