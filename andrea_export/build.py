@@ -51,8 +51,12 @@ def build_bundle(
     toolchain = toolchain or Toolchain()
     config, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
     targets, left_out = _targets(recipe, toolchain)
-    from andrea_export.ort_cpu import check_layers  # imports onnx_ir, which other commands need not wait for
+    # Before anything is built. These import onnx_ir, which other commands need not wait for.
+    from andrea_export.backends.tensorrt import check_profile
+    from andrea_export.ort_cpu import check_layers
 
+    if set(targets) & set(ENGINE_TARGETS):
+        check_profile(config, recipe.profile)
     check_layers(config, recipe.ort_precisions if "ort-cpu" in targets else (), recipe.ort_cpu)
     previous = _previous(output) if not force else None
     with staged(output) as staging:

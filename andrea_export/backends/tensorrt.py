@@ -227,6 +227,26 @@ def profile_shapes(config: AndreaConfig, precision: Precision, profile: Profile)
     The mask's length is past + sequence at each of the three, past ``n_ctx`` too: the builder checks that the shapes
     of one point agree. No run gets there, as there are no positions beyond ``n_ctx``.
     """
+    check_profile(config, profile)
+    sequence, past = profile.sequence, profile.past
+
+    def shape(dims: Sequence[int | str], point: str) -> list[int]:
+        sizes = {
+            "batch": getattr(profile.batch, point),
+            "sequence": getattr(sequence, point),
+            "past": getattr(past, point),
+            "total": getattr(sequence, point) + getattr(past, point),
+        }
+        return [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+
+    return {
+        spec.name: [shape(spec.dims, point) for point in ("min", "opt", "max")]
+        for spec in graph_inputs(config, precision.cache_dtype)
+    }
+
+
+def check_profile(config: AndreaConfig, profile: Profile) -> None:
+    """Raises UsageError for a profile that a model of this context cannot have, every reason named."""
     sequence, past = profile.sequence, profile.past
     problems = []
     if sequence.max > config.n_ctx:
@@ -242,20 +262,6 @@ def profile_shapes(config: AndreaConfig, precision: Precision, profile: Profile)
             f"the profile does not fit a context of {config.n_ctx} tokens: {'; '.join(problems)}",
             hint="change the recipe's profile",
         )
-
-    def shape(dims: Sequence[int | str], point: str) -> list[int]:
-        sizes = {
-            "batch": getattr(profile.batch, point),
-            "sequence": getattr(sequence, point),
-            "past": getattr(past, point),
-            "total": getattr(sequence, point) + getattr(past, point),
-        }
-        return [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
-
-    return {
-        spec.name: [shape(spec.dims, point) for point in ("min", "opt", "max")]
-        for spec in graph_inputs(config, precision.cache_dtype)
-    }
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------

@@ -544,3 +544,13 @@ def test_inspect_says_what_the_graphs_for_the_cpu_are_made_of(andrea: Andrea, or
     facts = json.loads(andrea("inspect", ort_bundle, "--json").stdout)["made_by"]
     assert facts["ort-cpu-int8.onnx"] == "linear layers: 4 in fp32, 4 in int8"
     assert facts["ort-cpu-int4.onnx"] == "linear layers: 6 in int4, 2 in int8"
+
+
+def test_a_profile_beyond_the_context_is_refused_before_anything_is_built(andrea: Andrea, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'preset = "andrea-tiny"\ntargets = ["tensorrt-rtx"]\n[profile.sequence]\nmin = 1\nopt = 128\nmax = 5000\n'
+    )
+    outcome = andrea("build", tmp_path / "out", "--recipe", recipe)
+    assert "the profile does not fit a context of 1024 tokens: sequence.max is 5000" in refused(outcome)
+    assert "onnx" not in outcome.stderr and not (tmp_path / "out").exists()
