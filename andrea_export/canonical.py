@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from andrea_export import __version__
-from andrea_export.checkpoint import LoadedModel, WeightsOrigin
+from andrea_export.checkpoint import CONFIG_KEY, WEIGHTS_KEY, LoadedModel, WeightsOrigin
 from andrea_export.errors import ExportError, first_line
 from andrea_export.operators import andrea_gelu
 from andrea_export.specs import graph_inputs, graph_outputs, present_names
@@ -67,8 +67,8 @@ def canonical_graph(loaded: LoadedModel) -> ir.Model:
     model.metadata_props.clear()
     model.metadata_props.update(
         {
-            "andrea.config": json.dumps(asdict(loaded.config)),
-            "andrea.weights": str(loaded.origin),
+            CONFIG_KEY: json.dumps(asdict(loaded.config)),
+            WEIGHTS_KEY: str(loaded.origin),
             "andrea.origin": json.dumps(asdict(loaded.origin)),
         }
     )
@@ -106,7 +106,7 @@ def read_canonical_info(path: Path) -> CanonicalInfo | None:
     properties = {entry.key: entry.value for entry in model.metadata_props}
     try:
         return CanonicalInfo(
-            config=AndreaConfig(**json.loads(properties["andrea.config"])),
+            config=AndreaConfig(**json.loads(properties[CONFIG_KEY])),
             origin=WeightsOrigin(**json.loads(properties["andrea.origin"])),
         )
     except (KeyError, TypeError, ValueError, RecursionError):

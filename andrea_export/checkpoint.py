@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from andrea_model.model import Andrea
 
 DEFAULT_PRESET = "andrea-120m"
-CONFIG_KEY = "andrea.config"  # the safetensors metadata key under which a checkpoint may carry its own shape
-WEIGHTS_KEY = "andrea.weights"  # the one under which it may say where its weights came from
+CONFIG_KEY = "andrea.config"  # the metadata key under which a checkpoint may carry its own shape, and a graph does
+WEIGHTS_KEY = "andrea.weights"  # the one under which they say where the weights came from
 _UNTRAINED = "untrained weights"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from andrea_export.arithmetic import parameter_counts
 from andrea_export.checkpoint import (
+    CONFIG_KEY,
     WEIGHTS_KEY,
     config_from_metadata,
     published_header,
@@ -47,7 +48,7 @@ def inspect_checkpoint(path: Path) -> Inspection:
         tensors=tuple(
             TensorFact(name=name, dtype=dtype, dims=shape) for name, (dtype, shape) in header.tensors.items()
         ),
-        made_by={key: value for key, value in header.metadata.items() if key != "andrea.config"},
+        made_by={key: value for key, value in header.metadata.items() if key != CONFIG_KEY},
         notes=tuple(notes),
     )
 

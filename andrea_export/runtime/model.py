@@ -13,7 +13,7 @@ from types import TracebackType
 
 from andrea_export.arguments import whole_number
 from andrea_export.backends.onnxruntime import PROVIDERS, provider_availability, provider_row
-from andrea_export.contents import MANIFEST, MODEL, PLUGIN, WEIGHTS, Contents, identities, read_contents
+from andrea_export.contents import MANIFEST, MODEL, PLUGIN, REPORT, WEIGHTS, Contents, identities, read_contents
 from andrea_export.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
 from andrea_export.generation import check_generation, check_prompt, token_ids
 from andrea_export.runtime.cores import most_threads, num_usable_cores
@@ -186,7 +186,7 @@ def load(
     if opened.verdict != "pass":
         raise ValidationError(
             f"bundle {bundle} {_why_not(opened.verdict)} when it was built, so it is not run",
-            hint=f"see {Path(bundle) / 'report.json'}, or run `andrea-export validate {bundle}`",
+            hint=f"see {Path(bundle) / REPORT}, or run `andrea-export validate {bundle}`",
         )
     if num_threads is not None and not 1 <= (num_threads := whole_number("num_threads", num_threads)) <= most_threads():
         raise UsageError(

@@ -157,6 +157,15 @@ def test_ctrl_c_before_the_tool_is_there_is_no_traceback(tmp_path: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
 
 
+def test_ctrl_c_before_the_command_is_known_is_no_traceback(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_app: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    outcome = andrea("run", "nowhere", "--json")
+    assert outcome.code == 130 and json.loads(outcome.stdout)["error"] == "interrupted"
+
+
 def test_a_closed_pipe_is_no_traceback(ort_bundle: Path) -> None:
     with started("run", ort_bundle, *LONG) as process:
         assert process.stdout is not None and process.stderr is not None

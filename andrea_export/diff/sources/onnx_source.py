@@ -14,6 +14,7 @@ from andrea_export.diff.runs import LayerRun
 from andrea_export.diff.sources.base import WHAT_CAN_BE_COMPARED, Identity, origin_key
 from andrea_export.dtypes import dtype_from_onnx
 from andrea_export.errors import BackendUnavailable, ExportError, MismatchError, UsageError
+from andrea_export.ort_cpu_files import SEQLENS
 from andrea_export.precision import PRECISIONS, Precision
 from andrea_export.recipe import Profile
 from andrea_model.config import AndreaConfig
@@ -101,7 +102,7 @@ class OnnxSource:
 def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
     """An ONNX file as a source; its metadata says what model it is.
 
-    Raises: UsageError for a file that is no ONNX file of this project.
+    Raises: UsageError for a file that is no ONNX file of this project, or a graph for onnxruntime's CPU kernels.
     """
     from andrea_export.canonical import load_graph, read_canonical_info
 
@@ -109,6 +110,8 @@ def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
         graph = load_graph(path).graph
     except ExportError as error:
         raise UsageError(f"{path} is none of what can be compared: {error}", hint=WHAT_CAN_BE_COMPARED) from None
+    if any(entry.name == SEQLENS for entry in graph.input):
+        raise for_the_cpu_kernels(path)
     info = read_canonical_info(path)
     if info is None:
         raise MismatchError(
@@ -126,4 +129,12 @@ def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
         provider=provider,
         name=f"onnxruntime-{provider}{'' if precision.name == 'fp32' else f'-{precision.name}'}",
         provenance={"file": path.name, "sha256": sha256_of(path), "onnxruntime": onnxruntime_version()},
+    )
+
+
+def for_the_cpu_kernels(path: Path) -> UsageError:
+    """Why an ``ort-cpu`` graph is no source: its cache is a buffer of the caller's, as no other's is."""
+    return UsageError(
+        f"{path} is a graph for onnxruntime's CPU kernels, which diff does not run",
+        hint="`andrea-export validate` on its bundle compares it layer by layer with torch",
     )

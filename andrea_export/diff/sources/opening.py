@@ -16,12 +16,11 @@ from andrea_export.bundle import Bundle, open_bundle
 from andrea_export.checkpoint import WeightsOrigin, read_header
 from andrea_export.diff.sources.base import WHAT_CAN_BE_COMPARED, Source
 from andrea_export.diff.sources.engine_source import EngineSource
-from andrea_export.diff.sources.onnx_source import OnnxSource, onnx_source
+from andrea_export.diff.sources.onnx_source import OnnxSource, for_the_cpu_kernels, onnx_source
 from andrea_export.diff.sources.torch_source import torch_source
 from andrea_export.diff.sources.trace_source import TraceSource
 from andrea_export.diff.trace_file import TraceFile, is_trace
 from andrea_export.errors import ExportError, UsageError, first_line
-from andrea_export.ort_cpu_files import SEQLENS
 from andrea_export.precision import PRECISIONS, Precision
 from andrea_model.config import AndreaConfig
 
@@ -61,8 +60,6 @@ class Sources:
         if path.suffix == ".safetensors":
             read_header(path)  # says how it is damaged
         _no_artifact(path, artifact, "an ONNX file")
-        if _is_for_the_cpu_kernels(path):
-            raise _for_the_cpu_kernels(path)
         return onnx_source(path)
 
     def mixed(self, model: Path, config: AndreaConfig, origin: WeightsOrigin, precision: Precision) -> OnnxSource:
@@ -114,7 +111,7 @@ class Sources:
             return self.mixed(bundle.model, bundle.config, bundle.origin, precision)
         graphs = {name for own in bundle.contents.ort_cpu.values() for name in (own.decode, own.prefill)}
         if f"{artifact}.onnx" in graphs:
-            raise _for_the_cpu_kernels(bundle.path / f"{artifact}.onnx")
+            raise for_the_cpu_kernels(bundle.path / f"{artifact}.onnx")
         raise UsageError(
             f"bundle {bundle.path} has no '{artifact}'", hint=f"it has {', '.join(['onnx', *mixed, *engines])}"
         )
@@ -130,25 +127,6 @@ def _split(specification: str) -> tuple[Path, str]:
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder", hint=WHAT_CAN_BE_COMPARED)
     return path, artifact
-
-
-def _is_for_the_cpu_kernels(path: Path) -> bool:
-    """Whether an ONNX file, whatever it is called, takes its cache as they do; False for what is none."""
-    from andrea_export.canonical import load_graph
-
-    try:
-        inputs = load_graph(path).graph.input
-    except ExportError:
-        return False
-    return any(value.name == SEQLENS for value in inputs)
-
-
-def _for_the_cpu_kernels(path: Path) -> UsageError:
-    """Its cache is a buffer of the caller's, which no other source has."""
-    return UsageError(
-        f"{path} is a graph for onnxruntime's CPU kernels, which diff does not run",
-        hint="`andrea-export validate` on its bundle compares it layer by layer with torch",
-    )
 
 
 def _no_artifact(path: Path, artifact: str, kind: str) -> None:
