@@ -29,16 +29,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from detection import COMPARATORS, OURS, Outcome, Subject, clean_run, faults_found, subject_of
-from detection_tables import FAIL, PASS, Entry, markdown_of, summary_of
-from model_traits import with_outlier_channels
-from planted import SUBTLE, Planting, plantings
 
-from andrea_export.bundle import machine_facts
-from andrea_export.checkpoint import LoadedModel, load_model
-from andrea_export.diff.cases import Case, cases_from_tokens, seeded_cases
-from andrea_export.steps import installed_versions
+from andrea_export.build.steps import installed_versions
+from andrea_export.bundle.manifest import machine_facts
+from andrea_export.compare.inputs import Case, cases_from_tokens, seeded_cases
+from andrea_export.weights.checkpoint import LoadedModel, load_model
 from andrea_model.config import AndreaConfig
+from support.detection import COMPARATORS, OURS, Outcome, Subject, clean_run, faults_found, subject_of
+from support.detection_tables import FAIL, PASS, Entry, markdown_of, summary_of
+from support.model_traits import with_outlier_channels
+from support.planted import SUBTLE, Planting, plantings
 
 FIXTURE = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "austen.safetensors"
 GOAL_NAMED = 0.99

@@ -22,10 +22,10 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from andrea_export.bundle import machine_facts
-from andrea_export.canonical import export_canonical
-from andrea_export.checkpoint import load_model, save_checkpoint
-from andrea_export.steps import installed_versions
+from andrea_export.build.steps import installed_versions
+from andrea_export.bundle.manifest import machine_facts
+from andrea_export.graph.canonical import export_canonical
+from andrea_export.weights.checkpoint import load_model, save_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

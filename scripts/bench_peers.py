@@ -32,10 +32,10 @@ from peers.report import goals_of, markdown
 from peers.worker import prompt_of
 from processor import processor_facts
 
-from andrea_export.ort_cpu_validation import agreement
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.machine import MachineLimits, measure_limits
+from andrea_export.targets.ort_cpu.validation import agreement
 
 HERE = Path(__file__).resolve().parent / "peers"
 PREFILLS = {"first_token_32": (1, 32), "prefill_128": (1, 128), "prefill_1024": (1, 1023), "prefill_8x128": (8, 128)}

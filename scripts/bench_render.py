@@ -17,13 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from synthetic_report import synthetic_report
-
-from andrea_export.bundle import machine_facts
-from andrea_export.render import FORMATS, render
-from andrea_export.render import Format as Kind
-from andrea_export.report import Report
-from andrea_export.specs import BLOCK_LAYERS
+from andrea_export.bundle.manifest import machine_facts
+from andrea_export.core.names import BLOCK_LAYERS
+from andrea_export.report.render import FORMATS, render
+from andrea_export.report.render import Format as Kind
+from andrea_export.report.schema import Report
+from support.synthetic_report import synthetic_report
 
 GOAL_SECONDS, GOAL_HTML_BYTES = 2.0, 3_000_000
 NUM_CANDIDATES, NUM_OUTER_LAYERS = 2, 3  # of the synthetic report: measured candidates, layers outside the blocks

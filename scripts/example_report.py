@@ -13,21 +13,20 @@ import tempfile
 from pathlib import Path
 
 import onnx
-from planted import plantings
 
-from andrea_export.canonical import export_canonical
-from andrea_export.checkpoint import LoadedModel, load_model
 from andrea_export.cli.diff import write_reports
-from andrea_export.diff.cases import Inputs, seeded_cases
-from andrea_export.diff.engine import diff, text_tokens
-from andrea_export.diff.judging import Judge
-from andrea_export.diff.sources.onnx_source import OnnxSource, onnx_source
-from andrea_export.diff.sources.torch_source import torch_source
-from andrea_export.precision import PRECISIONS
-from andrea_export.progress import Silent
+from andrea_export.compare.inputs import Inputs, seeded_cases
+from andrea_export.compare.sources.onnx_source import OnnxSource, onnx_source
+from andrea_export.compare.sources.torch_source import torch_source
+from andrea_export.core.precision import PRECISIONS
+from andrea_export.core.progress import Silent
+from andrea_export.graph.canonical import export_canonical
+from andrea_export.judge.verdicts import Judge
+from andrea_export.validation.diff import diff, text_tokens
+from andrea_export.weights.checkpoint import LoadedModel, load_model
+from support.paths import FIXTURES, ROOT
+from support.planted import plantings
 
-ROOT = Path(__file__).resolve().parents[1]
-FIXTURES = ROOT / "tests" / "fixtures"
 FAULT, BLOCK = "erf for tanh", 2
 
 

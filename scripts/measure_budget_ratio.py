@@ -17,16 +17,16 @@ from pathlib import Path
 
 import torch
 
-from andrea_export.canonical import export_canonical
-from andrea_export.checkpoint import load_model
-from andrea_export.diff.cases import Inputs, seeded_cases
-from andrea_export.diff.compare import compare
-from andrea_export.diff.sources.onnx_source import onnx_source
-from andrea_export.diff.sources.opening import Sources
-from andrea_export.diff.sources.torch_source import TorchSource
-from andrea_export.judge import K
-from andrea_export.precision import PRECISIONS
-from andrea_export.progress import Silent
+from andrea_export.compare.compare import compare
+from andrea_export.compare.inputs import Inputs, seeded_cases
+from andrea_export.compare.sources.onnx_source import onnx_source
+from andrea_export.compare.sources.torch_source import TorchSource
+from andrea_export.core.precision import PRECISIONS
+from andrea_export.core.progress import Silent
+from andrea_export.graph.canonical import export_canonical
+from andrea_export.judge.budget import K
+from andrea_export.validation.opening import Sources
+from andrea_export.weights.checkpoint import load_model
 
 METRICS = ("max_abs", "relative_l2")
 

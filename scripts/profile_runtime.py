@@ -22,15 +22,15 @@ from typing import Any
 import onnxruntime
 from processor import processor_facts
 
-from andrea_export.backends.onnxruntime import open_raw
-from andrea_export.bundle import Bundle, open_bundle
-from andrea_export.ort_cpu_files import OrtCpuFiles, files_of
+from andrea_export.bundle.manifest import Bundle, open_bundle
+from andrea_export.core.targets import OrtPrecision
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.machine import measure_limits
 from andrea_export.runtime.open import shared_tuning
 from andrea_export.runtime.shared_cache import SharedCacheEngine
-from andrea_export.targets import OrtPrecision
+from andrea_export.sessions.onnxruntime import open_raw
+from andrea_export.targets.ort_cpu.files import OrtCpuFiles, files_of
 
 TOKENS, PROMPT, PROMPT_RUNS = 100, 128, 10
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from andrea_export.diff.policy import policy_json_schema
-from andrea_export.report import report_json_schema
+from andrea_export.judge.policy import policy_json_schema
+from andrea_export.report.schema import report_json_schema
 
 FOLDER = Path(__file__).parents[1] / "andrea_export" / "schemas"
 

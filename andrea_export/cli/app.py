@@ -30,7 +30,7 @@ from andrea_export.cli.output import (
     one_line,
     prepare_streams,
 )
-from andrea_export.errors import AndreaError, UsageError
+from andrea_export.core.errors import AndreaError, UsageError
 
 EXIT_UNAVAILABLE = 3
 EXIT_BUG = 70

@@ -9,7 +9,7 @@ import typer
 
 from andrea_export.cli.options import JsonOption, OrtPrecisionChoice, ProviderChoice, ProviderOption, ThreadsOption
 from andrea_export.cli.output import emit_json, emit_lines, note, size, table
-from andrea_export.errors import UsageError
+from andrea_export.core.errors import UsageError
 
 if TYPE_CHECKING:
     from andrea_export.runtime.bench import Figures, Subject
@@ -72,7 +72,7 @@ def bench(
 
 
 def _subjects(folder: Path, provider: str, precisions: list[str] | None, threads: int | None) -> list[Subject]:
-    from andrea_export.contents import read_contents
+    from andrea_export.bundle.contents import read_contents
     from andrea_export.runtime.bench import Subject
 
     contents = read_contents(folder)

@@ -24,8 +24,8 @@ from andrea_export.cli.output import emit_json, emit_lines, note, size, table, w
 from andrea_export.cli.progress import progress_on_stderr
 
 if TYPE_CHECKING:
-    from andrea_export.build import BuildResult
-    from andrea_export.recipe import Recipe
+    from andrea_export.build.build import BuildResult
+    from andrea_export.targets.recipe import Recipe
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +81,7 @@ def build(
 
     A step whose inputs have not changed is reused, and says so. The bundle appears whole or not at all.
     """
-    from andrea_export.build import build_bundle
+    from andrea_export.build.build import build_bundle
 
     whole = _recipe(
         recipe,
@@ -117,7 +117,7 @@ def build(
 
 def _recipe(file: Path | None, options: dict[str, Any]) -> Recipe:
     """The recipe file's keys with the given options over them."""
-    from andrea_export.recipe import recipe_from_mapping, recipe_from_toml
+    from andrea_export.targets.recipe import recipe_from_mapping, recipe_from_toml
 
     keys = recipe_from_toml(file) if file is not None else {}
     given = {key: value for key, value in options.items() if value is not None}
@@ -126,7 +126,7 @@ def _recipe(file: Path | None, options: dict[str, Any]) -> Recipe:
 
 def _default_output(recipe: Recipe, checkpoint: Path | None) -> Path:
     """The preset's name in the working directory; ``andrea`` for a checkpoint of a shape that is no preset's."""
-    from andrea_export.checkpoint import resolve_origin
+    from andrea_export.weights.checkpoint import resolve_origin
 
     _, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
     return Path(origin.preset or "andrea")

@@ -28,9 +28,9 @@ def check(
     """
     from dataclasses import replace
 
-    from andrea_export.diff.judging import judged
-    from andrea_export.diff.policy import policy_from_mapping
-    from andrea_export.report import report_from_json
+    from andrea_export.judge.policy import policy_from_mapping
+    from andrea_export.judge.verdicts import judged
+    from andrea_export.report.schema import report_from_json
 
     before = report_from_json(report)
     judge = judge_from(policy, baseline)

@@ -18,11 +18,11 @@ from andrea_export.cli.options import (
 from andrea_export.cli.output import coloured, emit_json_text, emit_lines, note
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.cli.report import write_whole
-from andrea_export.errors import UsageError
+from andrea_export.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.diff.judging import Judge
-    from andrea_export.report import Report
+    from andrea_export.judge.verdicts import Judge
+    from andrea_export.report.schema import Report
 
 EXIT_FAILED, EXIT_UNMEASURED = 1, 3
 
@@ -58,10 +58,10 @@ def diff(
 
     Exit 0: within budget. 1: not, and the first layer at fault is named. 2: bad input. 3: it cannot be measured here.
     """
-    from andrea_export.diff import engine
-    from andrea_export.diff.sources.base import same_model
-    from andrea_export.diff.sources.opening import Sources
-    from andrea_export.specs import layer_names
+    from andrea_export.compare.sources.base import same_model
+    from andrea_export.core.names import layer_names
+    from andrea_export.validation import diff as engine
+    from andrea_export.validation.opening import Sources
 
     judge = judge_from(policy, baseline)
     if output is not None and output.exists() and not output.is_dir():
@@ -81,9 +81,9 @@ def diff(
 
 def judge_from(policy: Path | None, baseline: Path | None) -> Judge:
     """The policy and the baseline that were named. Raises: PolicyError, ReportError."""
-    from andrea_export.diff.judging import Judge
-    from andrea_export.diff.policy import policy_from_toml
-    from andrea_export.report import report_from_json
+    from andrea_export.judge.policy import policy_from_toml
+    from andrea_export.judge.verdicts import Judge
+    from andrea_export.report.schema import report_from_json
 
     before = report_from_json(baseline) if baseline is not None else None
     if policy is None:
@@ -94,8 +94,8 @@ def judge_from(policy: Path | None, baseline: Path | None) -> Judge:
 
 def show(report: Report, subject: str, *, as_json: bool, html: Path | None) -> None:
     """Prints the report: as one JSON document, or for people."""
-    from andrea_export.render.terminal import report_lines
-    from andrea_export.report import report_as_json
+    from andrea_export.report.render.terminal import report_lines
+    from andrea_export.report.schema import report_as_json
 
     if as_json:
         emit_json_text(report_as_json(report))
@@ -105,7 +105,7 @@ def show(report: Report, subject: str, *, as_json: bool, html: Path | None) -> N
 
 def write_reports(folder: Path, report: Report) -> Path:
     """Writes every format into the folder; returns the HTML page."""
-    from andrea_export.render import render
+    from andrea_export.report.render import render
 
     folder.mkdir(parents=True, exist_ok=True)
     html = folder / "report.html"

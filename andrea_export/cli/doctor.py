@@ -9,10 +9,10 @@ import typer
 
 from andrea_export.cli.options import JsonOption
 from andrea_export.cli.output import coloured, emit_json, emit_lines, note_error, wrapped
-from andrea_export.errors import BackendUnavailable, UsageError
+from andrea_export.core.errors import BackendUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.doctor import Examination
+    from andrea_export.doctor.doctor import Examination
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def doctor(
 
     Exits 0 whatever it finds, except with --require.
     """
-    from andrea_export.doctor import STEP_NAMES, examination_as_json, examine
+    from andrea_export.doctor.doctor import STEP_NAMES, examination_as_json, examine
 
     unknown = [name for name in require or () if name not in STEP_NAMES]
     if unknown:

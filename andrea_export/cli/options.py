@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.errors import UsageError
+from andrea_export.core.errors import UsageError
 from andrea_model.config import PRESETS
 
 if TYPE_CHECKING:
-    from andrea_export.pipeline import Toolchain
+    from andrea_export.build.pipeline import Toolchain
 
 
 _MAX_DIGITS = 18  # of a token id: more would not fit the graph's int64
@@ -187,7 +187,7 @@ def cache_dir_from(option: Path | None) -> Path:
 
 def toolchain_from_environment() -> Toolchain:
     """NVIDIA's own names: ``TENSORRT_ROOT`` (its headers), ``CUDA_HOME`` (a toolkit, used where no nvcc wheel is)."""
-    from andrea_export.pipeline import Toolchain
+    from andrea_export.build.pipeline import Toolchain
 
     def folder(name: str) -> Path | None:
         value = os.environ.get(name)

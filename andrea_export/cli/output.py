@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from andrea_export.errors import AndreaError, UsageError
+from andrea_export.core.errors import AndreaError, UsageError
 
 _COLOURS = {"pass": "32", "fail": "31", "not-measured": "33", "error": "31"}
 # Control characters (C0 but newline, DEL, C1), line and paragraph separators, and what reorders text: U+200E/F, U+061C,

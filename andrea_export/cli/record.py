@@ -10,7 +10,7 @@ import typer
 from andrea_export.cli.options import InputsOption, JsonOption, LanguageModelOption, TextOption
 from andrea_export.cli.output import emit, emit_json, size
 from andrea_export.cli.progress import progress_on_stderr
-from andrea_export.errors import UsageError
+from andrea_export.core.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -30,11 +30,11 @@ def record(
 
     The trace is REFERENCE or CANDIDATE of a later `diff`, on a machine that need not have what SOURCE runs on.
     """
-    from andrea_export.checkpoint import sha256_of
-    from andrea_export.diff import engine
-    from andrea_export.diff import recording as recorder
-    from andrea_export.diff.sources.opening import Sources
-    from andrea_export.diff.trace_file import write_trace
+    from andrea_export.compare import recording as recorder
+    from andrea_export.compare.trace_file import write_trace
+    from andrea_export.validation import diff as engine
+    from andrea_export.validation.opening import Sources
+    from andrea_export.weights.checkpoint import sha256_of
 
     if output.is_dir() or not output.absolute().parent.is_dir():
         what = "is a folder" if output.is_dir() else "is in a folder that does not exist"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from andrea_export.cli.output import coloured, table, wrapped
 
 if TYPE_CHECKING:
-    from andrea_export.report import LayerRow, Report
+    from andrea_export.report.schema import LayerRow, Report
 
 _MAX_LINES_BELOW_VERDICT = 20
 _MAX_FAILING_ROWS = 20  # the rest is in report.json, and the first layer out of budget is named above them
@@ -113,7 +113,7 @@ def _expected_and_obtained(row: LayerRow) -> list[tuple[str, str, str, str]]:
 
 def _worst(rows: list[LayerRow], report: Report) -> str:
     """The largest metric/budget of all rows, with the layer it is in."""
-    from andrea_export.render.wording import worst_of  # with the report comes pydantic
+    from andrea_export.report.render.wording import worst_of  # with the report comes pydantic
 
     worst = worst_of(rows, report.metrics)
     if worst is None:

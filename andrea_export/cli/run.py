@@ -17,7 +17,7 @@ from andrea_export.cli.options import (
     tokens_from_text,
 )
 from andrea_export.cli.output import emit, emit_json, note
-from andrea_export.errors import UsageError
+from andrea_export.core.errors import UsageError
 
 if TYPE_CHECKING:
     from andrea_export.runtime import Model
@@ -68,9 +68,9 @@ def run(
     New tokens go to stdout as they come, as text after --prompt, as ids after --tokens; timings go to stderr. Prompt
     and new tokens together must fit the model's context: a longer request is refused before anything runs.
     """
-    from andrea_export.contents import read_contents
+    from andrea_export.bundle.contents import read_contents
     from andrea_export.runtime import Sampling, load
-    from andrea_export.runtime.text import tokens_from_prompt
+    from andrea_export.tokens.bytes import tokens_from_prompt
 
     if (tokens is None) == (prompt is None):
         raise UsageError(
@@ -101,7 +101,7 @@ def run(
 
 def _stream(steps: Any, *, as_text: bool, silent: bool) -> tuple[list[int], list[float], str | None]:
     """The tokens, the milliseconds each took, and the text they are; shown as they come unless silent."""
-    from andrea_export.runtime.text import TextStream
+    from andrea_export.tokens.bytes import TextStream
 
     stream = TextStream()
     generated: list[int] = []

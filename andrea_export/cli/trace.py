@@ -11,10 +11,10 @@ import typer
 
 from andrea_export.cli.options import CheckpointOption, JsonOption, PresetOption, SeedOption, tokens_from_text
 from andrea_export.cli.output import emit_json, emit_lines, note, table, wrapped
-from andrea_export.errors import UsageError
+from andrea_export.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.lesson import Observation, Trace
+    from andrea_export.lesson.lesson import Observation, Trace
 
 
 def register(app: typer.Typer) -> None:
@@ -73,8 +73,8 @@ def trace(
             "--preset and --seed describe a model; a bundle already is one", hint="leave them out, or leave out BUNDLE"
         )
 
-    from andrea_export.lesson import check_trace, trace_as_json, trace_from_layers
-    from andrea_export.lesson_run import lesson_source, run_backend
+    from andrea_export.lesson.backends import lesson_source, run_backend
+    from andrea_export.lesson.lesson import check_trace, trace_as_json, trace_from_layers
 
     names = tuple(dict.fromkeys(backend or _default_backends()))
     with lesson_source(bundle, preset=preset, checkpoint=checkpoint, seed=seed or 0, backends=names) as source:

@@ -37,8 +37,8 @@ def validate(
     Changes nothing in the bundle.
     """
     from andrea_export.cli.report_text import failure_lines, proof_lines, verdict_line, with_verdict_again
-    from andrea_export.report import report_as_json
-    from andrea_export.validate import validate_bundle
+    from andrea_export.report.schema import report_as_json
+    from andrea_export.validation.validate import validate_bundle
 
     with progress_on_stderr() as progress:
         report = validate_bundle(bundle, checkpoint=checkpoint, cache_dir=cache_dir_from(cache_dir), progress=progress)

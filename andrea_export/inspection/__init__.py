@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from andrea_export.arithmetic import parameter_counts
-from andrea_export.errors import UsageError
+from andrea_export.core.errors import UsageError
+from andrea_export.inspection.arithmetic import parameter_counts
 from andrea_export.inspection.bundle_folder import inspect_bundle
 from andrea_export.inspection.facts import Inspection
 from andrea_export.inspection.files import inspect_file

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from andrea_export.arithmetic import parameter_counts
-from andrea_export.checkpoint import (
+from andrea_export.inspection.arithmetic import parameter_counts
+from andrea_export.inspection.facts import Inspection, TensorFact, preset_of, product
+from andrea_export.weights.checkpoint import (
     CONFIG_KEY,
     WEIGHTS_KEY,
     config_from_metadata,
@@ -15,7 +16,6 @@ from andrea_export.checkpoint import (
     says_untrained,
     sha256_of,
 )
-from andrea_export.inspection.facts import Inspection, TensorFact, preset_of, product
 from andrea_model.config import PRESETS, AndreaConfig
 
 

@@ -6,12 +6,12 @@ import mmap
 import struct
 from pathlib import Path
 
-from andrea_export.bundle import Bundle, open_bundle
-from andrea_export.checkpoint import (
+from andrea_export.bundle.manifest import Bundle, open_bundle
+from andrea_export.core.errors import BundleError, UsageError
+from andrea_export.inspection.facts import Inspection, preset_of
+from andrea_export.weights.checkpoint import (
     sha256_of,
 )
-from andrea_export.errors import BundleError, UsageError
-from andrea_export.inspection.facts import Inspection, preset_of
 
 # A plan's first four bytes. `vtrt` was read from TensorRT-RTX 1.7.1's plans, where bytes 16 to 23 are the plan's size,
 # 24 to 27 the version, and 28 to 31 the magic again; `ftrt` is classic TensorRT's, of whose layout nothing more is

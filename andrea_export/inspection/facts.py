@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from andrea_export.arithmetic import arithmetic_lines, parameter_counts
+from andrea_export.inspection.arithmetic import arithmetic_lines, parameter_counts
 from andrea_model.config import PRESETS, AndreaConfig
 
 Kind = Literal["checkpoint", "published-checkpoint", "onnx", "engine", "plugin", "bundle"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from andrea_export.checkpoint import published_header
-from andrea_export.errors import UsageError
+from andrea_export.core.errors import UsageError
 from andrea_export.inspection.checkpoint_file import inspect_checkpoint, inspect_published
 from andrea_export.inspection.engine_file import ELF_MAGIC, PLAN_MAGIC, inspect_engine, inspect_plugin
 from andrea_export.inspection.facts import Inspection
 from andrea_export.inspection.onnx_file import inspect_onnx, json_is_none_of_them
+from andrea_export.weights.checkpoint import published_header
 
 
 def inspect_file(path: Path) -> Inspection:

@@ -9,11 +9,11 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from andrea_export.checkpoint import (
+from andrea_export.core.errors import UsageError
+from andrea_export.inspection.facts import Inspection, TensorFact, preset_of, product
+from andrea_export.weights.checkpoint import (
     sha256_of,
 )
-from andrea_export.errors import UsageError
-from andrea_export.inspection.facts import Inspection, TensorFact, preset_of, product
 
 _LARGEST_JSON = 1 << 28
 _LARGEST_PROTOBUF = 1 << 31
@@ -23,7 +23,7 @@ def inspect_onnx(path: Path) -> Inspection:
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-    from andrea_export.canonical import read_canonical_info
+    from andrea_export.graph.canonical import read_canonical_info
 
     model = onnx.ModelProto()
     if path.stat().st_size < _LARGEST_PROTOBUF:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from andrea_export.errors import AndreaError, RunError
+from andrea_export.core.errors import AndreaError, RunError
 from andrea_export.runtime.model import Model, load
 from andrea_model.config import AndreaConfig
 

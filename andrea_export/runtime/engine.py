@@ -11,8 +11,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.backends.onnxruntime import is_out_of_memory
-from andrea_export.errors import BackendUnavailable, RunError
+from andrea_export.core.errors import BackendUnavailable, RunError
+from andrea_export.sessions.onnxruntime import is_out_of_memory
 
 LogitsBV = npt.NDArray[np.float32]
 

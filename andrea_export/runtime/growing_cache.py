@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.backends.base import zero_cache
-from andrea_export.backends.onnxruntime import onnxruntime_errors
+from andrea_export.core.names import present_names
 from andrea_export.runtime.engine import LogitsBV, raise_run_error
-from andrea_export.specs import present_names
+from andrea_export.sessions.base import zero_cache
+from andrea_export.sessions.onnxruntime import onnxruntime_errors
 from andrea_model.config import AndreaConfig
 
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from andrea_export.arguments import whole_number
-from andrea_export.backends.onnxruntime import PROVIDERS, provider_availability, provider_row
-from andrea_export.contents import MANIFEST, MODEL, PLUGIN, REPORT, WEIGHTS, Contents, identities, read_contents
-from andrea_export.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
-from andrea_export.generation import check_generation, check_prompt, token_ids
+from andrea_export.bundle.contents import MANIFEST, MODEL, PLUGIN, REPORT, WEIGHTS, Contents, identities, read_contents
+from andrea_export.core.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
+from andrea_export.core.numbers import whole_number
+from andrea_export.core.targets import ORT_PRECISIONS, OrtPrecision
 from andrea_export.runtime.cores import most_threads, num_usable_cores
 from andrea_export.runtime.engine import Engine, LogitsBV
 from andrea_export.runtime.sampling import Sampler, Sampling, checked_sampling
-from andrea_export.targets import ORT_PRECISIONS, OrtPrecision
+from andrea_export.sessions.generation import check_generation, check_prompt, token_ids
+from andrea_export.sessions.onnxruntime import PROVIDERS, provider_availability, provider_row
 from andrea_model.config import AndreaConfig
 
 AUTO = "auto"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.arguments import real_number, whole_number
-from andrea_export.errors import RunError, UsageError
+from andrea_export.core.errors import RunError, UsageError
+from andrea_export.core.numbers import real_number, whole_number
 
 Logits = npt.NDArray[np.float32]
 

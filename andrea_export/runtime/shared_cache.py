@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.backends.onnxruntime import input_dtype, onnxruntime_errors
-from andrea_export.errors import RunError, UsageError
-from andrea_export.ort_cpu_files import KEEP, SEQLENS, TOTAL
+from andrea_export.core.errors import RunError, UsageError
+from andrea_export.core.names import KEEP, SEQLENS, TOTAL, present_names
 from andrea_export.runtime.engine import LogitsBV, as_int64, raise_run_error
 from andrea_export.runtime.pages import zero_pages
-from andrea_export.specs import present_names
+from andrea_export.sessions.onnxruntime import input_dtype, onnxruntime_errors
 from andrea_model.config import AndreaConfig
 
 CHUNK = 128

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sass import Kernel, find_cuobjdump, gelu_kernels, pipes, read_kernels, read_usage
 
-from andrea_export.plugins import HostGelu, build_host_library, build_plugin_library
-from andrea_export.plugins.toolchain import find_cuda_toolkit
+from andrea_export.operators import HostGelu, build_host_library, build_plugin_library
+from andrea_export.operators.toolchain import find_cuda_toolkit
 
 PLUGINS = Path(__file__).resolve().parents[1]
 README = PLUGINS / "gelu" / "README.md"

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from andrea_export.build import build_bundle
-from andrea_export.checkpoint import LoadedModel, load_model
-from andrea_export.progress import Silent
-from andrea_export.recipe import recipe_from_mapping
+from andrea_export.build.build import build_bundle
+from andrea_export.core.progress import Silent
+from andrea_export.targets.recipe import recipe_from_mapping
+from andrea_export.weights.checkpoint import LoadedModel, load_model
 
 PRESET, SEED = "andrea-120m", 0
 _FIXTURES = Path(__file__).resolve().parents[2] / "tests" / "fixtures"

@@ -18,7 +18,7 @@ from andrea_export import __version__
 from andrea_export.cli import app
 from andrea_export.cli.app import explain
 from andrea_export.cli.options import OrtPrecisionChoice, PrecisionChoice, ProviderChoice, TargetChoice, cache_dir_from
-from andrea_export.errors import AndreaError, BackendUnavailable, BuildError, UsageError
+from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, UsageError
 from tests.conftest import Andrea
 
 COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "bench", "inspect", "trace", "doctor")
@@ -120,7 +120,7 @@ def test_a_bug_shows_no_traceback_unless_asked(andrea: Andrea, monkeypatch: pyte
     def broken() -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("andrea_export.doctor.examine", broken)
+    monkeypatch.setattr("andrea_export.doctor.doctor.examine", broken)
     quiet = andrea("doctor")
     assert quiet.code == 70
     assert quiet.error == "a bug in andrea-export: ZeroDivisionError: planted"
@@ -136,7 +136,7 @@ def test_interrupting_is_one_line(andrea: Andrea, monkeypatch: pytest.MonkeyPatc
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("andrea_export.doctor.examine", interrupted)
+    monkeypatch.setattr("andrea_export.doctor.doctor.examine", interrupted)
     outcome = andrea("doctor")
     assert (outcome.code, outcome.error, outcome.stdout) == (130, "interrupted", "")
 
@@ -317,8 +317,8 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.S
 
 
 def test_choices_are_those_of_the_library() -> None:
-    from andrea_export.backends.onnxruntime import PROVIDERS
-    from andrea_export.targets import ALL_PRECISIONS, ORT_PRECISIONS, TARGETS
+    from andrea_export.core.targets import ALL_PRECISIONS, ORT_PRECISIONS, TARGETS
+    from andrea_export.sessions.onnxruntime import PROVIDERS
 
     assert tuple(choice.value for choice in TargetChoice) == TARGETS
     assert tuple(choice.value for choice in PrecisionChoice) == ALL_PRECISIONS

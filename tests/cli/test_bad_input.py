@@ -241,10 +241,10 @@ def test_a_target_this_machine_cannot_build(andrea: Andrea, tmp_path: Path, monk
 
 
 def test_without_a_compiler(andrea: Andrea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from andrea_export.backends import engine_backend
-    from andrea_export.backends.base import Availability
-    from andrea_export.errors import BackendUnavailable
-    from andrea_export.plugins import toolchain
+    from andrea_export.core.errors import BackendUnavailable
+    from andrea_export.operators import toolchain
+    from andrea_export.sessions.base import Availability
+    from andrea_export.targets.engines import engine_backend
 
     def absent() -> None:
         raise BackendUnavailable("no g++", hint="apt-get install g++")
@@ -259,8 +259,8 @@ def test_without_a_compiler(andrea: Andrea, tmp_path: Path, monkeypatch: pytest.
 
 def test_an_engine_that_cannot_run_here(andrea: Andrea, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused before torch has run, and before the reference is read."""
-    from andrea_export import validate
-    from andrea_export.backends import tensorrt
+    from andrea_export.targets.tensorrt import backend as tensorrt
+    from andrea_export.validation import validate
 
     def never(*given: object) -> None:
         raise AssertionError("the reference was loaded")
@@ -343,7 +343,7 @@ def test_tokens_that_cannot_be_run(andrea: Andrea, built_bundle: Path, tokens: s
 
 @pytest.mark.parametrize("provider", ["cuda", "tensorrt", "tensorrt-rtx"])
 def test_a_provider_that_is_not_here(andrea: Andrea, built_bundle: Path, provider: str) -> None:
-    from andrea_export.backends.onnxruntime import provider_availability
+    from andrea_export.sessions.onnxruntime import provider_availability
 
     if provider_availability(provider).available:
         pytest.skip(f"this onnxruntime has the {provider} provider")

@@ -13,9 +13,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from andrea_export.backends.base import Availability
-from andrea_export.backends.torch_reference import TorchSession
-from andrea_export.checkpoint import LoadedModel, load_model, save_checkpoint
+from andrea_export.sessions.base import Availability
+from andrea_export.sessions.torch_reference import TorchSession
+from andrea_export.weights.checkpoint import LoadedModel, load_model, save_checkpoint
 from tests.conftest import Andrea, add_engine_entry
 
 
@@ -84,7 +84,7 @@ def test_the_default_output_is_the_presets_name_and_untrained_weights_are_called
 
 
 def test_a_build_whose_proof_fails_exits_1(build: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
-    from andrea_export import canonical
+    from andrea_export.graph import canonical
 
     def faulty(loaded: object, folder: Path) -> Path:
         path = exported(loaded, folder)
@@ -102,7 +102,7 @@ def test_a_build_whose_proof_fails_exits_1(build: Andrea, monkeypatch: pytest.Mo
 
 def test_a_pass_says_what_it_does_not_speak_for() -> None:
     from andrea_export.cli.report_text import verdict_line
-    from andrea_export.report import Candidate, LayerRow, Report
+    from andrea_export.report.schema import Candidate, LayerRow, Report
 
     logits = LayerRow(name="logits", candidate="onnxruntime-cpu", verdict="pass", metrics={}, budget={})
     candidates = (
@@ -282,7 +282,7 @@ def test_trace_an_engine_beside_torch(
             opened.append(engine)
             return TorchSession(tiny.model, precision="fp16")
 
-    monkeypatch.setattr("andrea_export.lesson_run.engine_backend", lambda target: Backend())
+    monkeypatch.setattr("andrea_export.lesson.backends.engine_backend", lambda target: Backend())
     outcome = andrea("trace", bundle, "--backend", "torch", "--backend", "tensorrt-rtx-fp16")
     assert outcome.code == 0, outcome.stderr
     assert opened == [bundle / "engines/tensorrt-rtx-fp16.plan"]
@@ -308,7 +308,7 @@ def test_doctor_exits_0_whatever_it_finds(andrea: Andrea, monkeypatch: pytest.Mo
 
 
 def test_doctor_can_be_a_gate(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("andrea_export.doctor.why_no_gpu", lambda: "needs a GPU: no driver")
+    monkeypatch.setattr("andrea_export.doctor.doctor.why_no_gpu", lambda: "needs a GPU: no driver")
     assert andrea("doctor", "--require", "export").code == 0
     outcome = andrea("doctor", "--require", "export", "--require", "gpu", "--json")
     assert outcome.code == 3

@@ -17,11 +17,12 @@ from onnx import numpy_helper
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from andrea_export.canonical import export_canonical
-from andrea_export.checkpoint import CONFIG_KEY, load_model, save_checkpoint
-from andrea_export.diff.trace_file import HEADER_KEY
+from andrea_export.compare.trace_file import HEADER_KEY
+from andrea_export.graph.canonical import export_canonical
+from andrea_export.weights.checkpoint import CONFIG_KEY, load_model, save_checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.model import build_model
+from support.paths import ROOT
 
 Andrea = Callable[..., Any]
 CONFIG = AndreaConfig(d_model=32, n_head=2, n_layer=1, n_ctx=24, vocab_size=258, mlp_dim=32)
@@ -61,7 +62,7 @@ def test_a_clean_pair_passes_and_every_format_is_written(
     assert result.code == 0 and result.stdout.startswith("PASS ")
     assert {file.name for file in out.iterdir()} == {"report.json", "report.html", "report.md", "junit.xml"}
     document = json.loads((out / "report.json").read_text())
-    schemas = Path(__file__).parents[2] / "andrea_export" / "schemas"
+    schemas = ROOT / "andrea_export" / "schemas"
     jsonschema.validate(document, json.loads((schemas / "report-2.json").read_text()))
     text = (out / "report.json").read_text()
     assert str(tmp_path) not in text and str(pair[0].parent) not in text
@@ -115,10 +116,10 @@ def test_check_judges_again_without_running(
 
 
 def test_what_cannot_be_measured_is_exit_3(andrea: Andrea, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip  # noqa: E501
-    from andrea_export.backends.base import Availability
+    from andrea_export.sessions.base import Availability
 
     monkeypatch.setattr(
-        "andrea_export.diff.sources.onnx_source.provider_availability",
+        "andrea_export.compare.sources.onnx_source.provider_availability",
         lambda name: Availability(available=False, reason="not here"),
     )
     result = andrea("diff", *pair, QUICK)

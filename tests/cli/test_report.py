@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_report import synthetic_report
 
-from andrea_export.render import FORMATS, render
-from andrea_export.report import report_as_json
+from andrea_export.report.render import FORMATS, render
+from andrea_export.report.schema import report_as_json
+from support.synthetic_report import synthetic_report
 
 
 @pytest.fixture

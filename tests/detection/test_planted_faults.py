@@ -10,15 +10,15 @@ import numpy as np
 import onnx
 import pytest
 from bench_detection import _as_json, _goals_met, _joined, _result
-from detection import OURS, POLYGRAPHY_BUDGETS, Subject, clean_run, faults_found, subject_of
-from detection_tables import PASS, markdown_of, summary_of
-from model_traits import with_outlier_channels
-from planted import FAULTS, Planting, edit, plantings
 
-from andrea_export.checkpoint import LoadedModel, load_model
-from andrea_export.diff.cases import cases_from_tokens, seeded_cases
+from andrea_export.compare.inputs import cases_from_tokens, seeded_cases
+from andrea_export.weights.checkpoint import LoadedModel, load_model
+from support.detection import OURS, POLYGRAPHY_BUDGETS, Subject, clean_run, faults_found, subject_of
+from support.detection_tables import PASS, markdown_of, summary_of
+from support.model_traits import with_outlier_channels
+from support.paths import FIXTURES
+from support.planted import FAULTS, Planting, edit, plantings
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 HANDFUL = (
     "weight quantised per column",
     "bias shifted",
@@ -85,7 +85,7 @@ def test_a_sound_graph_with_outlier_channels_passes(austen: LoadedModel) -> None
 
 
 def test_every_fault_changes_the_graph_and_leaves_it_loadable(subject: Subject, austen: LoadedModel) -> None:
-    from andrea_export.backends.onnxruntime import OnnxSession
+    from andrea_export.sessions.onnxruntime import OnnxSession
 
     clean = onnx.load(subject.clean)
     before = clean.SerializeToString(deterministic=True)

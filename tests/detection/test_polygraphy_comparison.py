@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from detection import Subject, subject_of
-from planted import plantings
-from polygraphy_comparison import as_onnxruntime_gives_it, polygraphy_answer
 
-from andrea_export.backends.base import zero_cache
-from andrea_export.backends.onnxruntime import OnnxSession
-from andrea_export.backends.torch_reference import TorchSession
-from andrea_export.checkpoint import LoadedModel, load_model
-from andrea_export.diff.cases import Case, cases_from_tokens
-from andrea_export.diff.session_run import run_case
-from andrea_export.specs import graph_outputs, layer_names
+from andrea_export.compare.inputs import Case, cases_from_tokens
+from andrea_export.compare.session_run import run_case
+from andrea_export.core.names import graph_outputs, layer_names
+from andrea_export.sessions.base import zero_cache
+from andrea_export.sessions.onnxruntime import OnnxSession
+from andrea_export.sessions.torch_reference import TorchSession
+from andrea_export.weights.checkpoint import LoadedModel, load_model
+from support.detection import Subject, subject_of
+from support.planted import plantings
+from support.polygraphy_comparison import as_onnxruntime_gives_it, polygraphy_answer
 
 COMMAND = (sys.executable, "-c", "import sys; from polygraphy.tools import main; sys.exit(main())", "run")
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
-from synthetic_report import synthetic_report
 
 from andrea_export.cli.diff import write_reports
-from andrea_export.diff.policy import Policy, policy_from_toml
+from andrea_export.judge.policy import Policy, policy_from_toml
+from support.paths import ROOT
+from support.synthetic_report import synthetic_report
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "ci"
+EXAMPLES = ROOT / "docs" / "ci"
 SCHEMAS = {"github-actions.yml": "vendor.github-workflows", "gitlab-ci.yml": "vendor.gitlab-ci"}
 
 

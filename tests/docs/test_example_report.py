@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import jsonschema
 import pytest
 
-from andrea_export.render import render
-from andrea_export.report import Report, report_from_json
+from andrea_export.report.render import render
+from andrea_export.report.schema import Report, report_from_json
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "example"
 FILES = {"html": "report.html", "markdown": "report.md", "junit": "junit.xml", "json": "report.json"}
 

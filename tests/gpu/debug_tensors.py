@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from andrea_export.dtypes import DTYPES
-from andrea_export.errors import BuildError, RunError
+from andrea_export.core.dtypes import DTYPES
+from andrea_export.core.errors import BuildError, RunError
 
 _TORCH_TYPES = {row.tensorrt: getattr(torch, row.torch) for row in DTYPES.values() if row.tensorrt}
 

@@ -18,19 +18,19 @@ for _folder in (HERE, HERE.parents[1], HERE.parents[1] / "model"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-from andrea_export.backends import tensorrt_build, tensorrt_run, tensorrt_worker  # noqa: E402  (this checkout's)
+from andrea_export.targets.tensorrt import worker, worker_build, worker_run  # noqa: E402  (this checkout's)
 
 
-class DebugRunner(tensorrt_run.EngineRunner):
+class DebugRunner(worker_run.EngineRunner):
     """An engine whose debug tensors are among its outputs."""
 
     def __init__(self, engine: str) -> None:
         import debug_tensors
 
         super().__init__(engine)
-        self._listener = debug_tensors.attach(tensorrt_build.import_tensorrt(), self.context)
+        self._listener = debug_tensors.attach(worker_build.import_tensorrt(), self.context)
 
-    def run(self, feeds: Mapping[str, tensorrt_run.Layout], folder: str) -> dict[str, tensorrt_run.Layout]:
+    def run(self, feeds: Mapping[str, worker_run.Layout], folder: str) -> dict[str, worker_run.Layout]:
         """Every output, every debug tensor and the report on them, written into the folder."""
         import debug_tensors
 
@@ -40,20 +40,20 @@ class DebugRunner(tensorrt_run.EngineRunner):
         report = debug_tensors.report_tensor(self._listener.problems, self.context.engine.num_layers)
         shown = {**self._listener.tensors, debug_tensors.REPORT: report}
         recorded = {
-            name: tensorrt_run.write_tensor(tensor, Path(folder) / f"debug-{index}")
+            name: worker_run.write_tensor(tensor, Path(folder) / f"debug-{index}")
             for index, (name, tensor) in enumerate(shown.items())
         }
         return {**recorded, **outputs}
 
 
-class DebugWorker(tensorrt_worker.Worker):
+class DebugWorker(worker.Worker):
     """Marks in every build, reads in every run."""
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         """Builds an engine with debug tensors."""
         import debug_tensors
 
-        return tensorrt_build.build(request, self._replies.doing, mark=debug_tensors.mark)
+        return worker_build.build(request, self._replies.doing, mark=debug_tensors.mark)
 
     def open(self, engine: str) -> DebugRunner:
         """An engine, ready to run and be read."""
@@ -61,4 +61,4 @@ class DebugWorker(tensorrt_worker.Worker):
 
 
 if __name__ == "__main__":
-    tensorrt_worker.main(DebugWorker)
+    worker.main(DebugWorker)

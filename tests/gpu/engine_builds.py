@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from gpu_parts import Built, NotAvailable
 
 if TYPE_CHECKING:
-    from andrea_export.backends.base import EngineRequest
-    from andrea_export.backends.tensorrt import TensorRT, TensorRTRTX
-    from andrea_export.checkpoint import LoadedModel
-    from andrea_export.targets import PrecisionName
+    from andrea_export.core.targets import PrecisionName
+    from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
+    from andrea_export.targets.tensorrt.facts import EngineRequest
+    from andrea_export.weights.checkpoint import LoadedModel
 
 FLAVOURS = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 # What is timed, in this order; the layers of the first are read.
@@ -34,7 +34,7 @@ def flavours_here() -> list[str]:
 
 def backend_of(target: str) -> type[TensorRT] | type[TensorRTRTX]:
     """The class that builds and opens this target's engines."""
-    from andrea_export.backends.tensorrt import TensorRT, TensorRTRTX
+    from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
 
     return TensorRTRTX if target == TensorRTRTX.target else TensorRT
 
@@ -52,8 +52,8 @@ class Model:
 
 def model_of(built: Built) -> Model:
     """The model and its canonical file, exported once for all parts."""
-    from andrea_export.canonical import export_canonical
-    from andrea_export.checkpoint import load_model
+    from andrea_export.graph.canonical import export_canonical
+    from andrea_export.weights.checkpoint import load_model
 
     preset = "andrea-120m" if built.device == "cuda" else "andrea-tiny"
     folder = built.cache / f"engines-{preset}"
@@ -75,8 +75,8 @@ def request_of(
     model: Model, target: str, precision: PrecisionName, *, library: Path | None, output: Path, seconds: float
 ) -> EngineRequest:
     """One engine with the package's own settings, to be built in at most `seconds`."""
-    from andrea_export.backends.base import EngineRequest
-    from andrea_export.recipe import Profile
+    from andrea_export.core.profile import Profile
+    from andrea_export.targets.tensorrt.facts import EngineRequest
 
     return EngineRequest(
         model=model.file,

@@ -11,15 +11,15 @@ import numpy as np
 from debug_tensors import REPORT
 from numpy.typing import NDArray
 
-from andrea_export.backends.base import Session
-from andrea_export.backends.torch_reference import TorchSession
-from andrea_export.diff.cases import Case
-from andrea_export.diff.session_run import run_case
-from andrea_export.dtypes import DTYPES, dtype_from_numpy
-from andrea_export.judge import budget_of, verdict_of
-from andrea_export.metrics import ErrorSums
-from andrea_export.precision import PRECISIONS, PrecisionName
-from andrea_export.specs import layer_names, present_names
+from andrea_export.compare.inputs import Case
+from andrea_export.compare.session_run import run_case
+from andrea_export.core.dtypes import DTYPES, dtype_from_numpy
+from andrea_export.core.names import layer_names, present_names
+from andrea_export.core.precision import PRECISIONS, PrecisionName
+from andrea_export.judge.budget import budget_of, verdict_of
+from andrea_export.report.metrics import ErrorSums
+from andrea_export.sessions.base import Session
+from andrea_export.sessions.torch_reference import TorchSession
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gpu_parts import REPOSITORY, Built, NotAvailable, PartResult, gpu_architecture
 
-from andrea_export.errors import BackendUnavailable
-from andrea_export.plugins import build_plugin_library, check_library
-from andrea_export.plugins.toolchain import find_cmake, find_cuda_toolkit, find_gxx, find_ninja
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.operators import build_plugin_library, check_library
+from andrea_export.operators.toolchain import find_cmake, find_cuda_toolkit, find_gxx, find_ninja
 
 
 def named_toolkit() -> Path | None:
@@ -21,7 +21,7 @@ def named_toolkit() -> Path | None:
 
 def build(folder: Path, result: PartResult, *, rehearse: bool) -> Built:
     """The libraries in `folder`, compiled now. Raises: NotAvailable, PluginError."""
-    from andrea_export.operators import andrea_gelu
+    from andrea_export.operators.rows import andrea_gelu
 
     architecture = "" if rehearse else gpu_architecture()
     try:

@@ -33,8 +33,8 @@ def run(built: Built, result: PartResult) -> None:
 
 
 def _measure(result: PartResult, built: Built, model: Model, target: str) -> None:
-    from andrea_export.errors import AndreaError
-    from andrea_export.progress import Silent
+    from andrea_export.core.errors import AndreaError
+    from andrea_export.core.progress import Silent
 
     times: dict[bool, dict[str, float]] = {}
     slowest = 0.0

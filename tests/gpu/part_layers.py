@@ -18,7 +18,7 @@ from gpu_parts import Built, NotAvailable, PartResult
 
 def run(built: Built, result: PartResult) -> None:
     """One row an engine. Raises: NotAvailable with what is missing."""
-    from andrea_export.diff.cases import seeded_cases
+    from andrea_export.compare.inputs import seeded_cases
 
     flavours = flavours_here()
     model = model_of(built)
@@ -39,8 +39,8 @@ def _read(
 ) -> None:
     from debug_worker import COMMAND
 
-    from andrea_export.errors import AndreaError, BackendUnavailable
-    from andrea_export.progress import Silent
+    from andrea_export.core.errors import AndreaError, BackendUnavailable
+    from andrea_export.core.progress import Silent
 
     name = engine_name(target, PRECISIONS[0], plugin=plugin)
     engine = model.folder / f"{name}-debug.plan"

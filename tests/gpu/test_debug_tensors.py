@@ -24,11 +24,11 @@ import part_layers
 from engine_layers import LayerComparison, References, compare_layers, torch_references
 from gpu_parts import PartResult
 
-from andrea_export.backends.torch_reference import TorchSession
-from andrea_export.checkpoint import LoadedModel
-from andrea_export.diff.cases import seeded_cases
-from andrea_export.errors import BuildError, RunError
-from andrea_export.specs import layer_names, present_names
+from andrea_export.compare.inputs import seeded_cases
+from andrea_export.core.errors import BuildError, RunError
+from andrea_export.core.names import layer_names, present_names
+from andrea_export.sessions.torch_reference import TorchSession
+from andrea_export.weights.checkpoint import LoadedModel
 
 
 def tensorrt() -> Any:
@@ -143,7 +143,7 @@ def test_the_worker_marks_each_network_it_builds(monkeypatch: pytest.MonkeyPatch
         mark(network)
         return {}
 
-    monkeypatch.setattr(debug_worker.tensorrt_build, "build", build)
+    monkeypatch.setattr(debug_worker.worker_build, "build", build)
     debug_worker.DebugWorker(SimpleNamespace(doing=None)).build({})
     assert network.num_marks == 1
 
@@ -162,7 +162,7 @@ def test_a_run_returns_what_could_not_be_read_and_forgets_the_run_before(
             tell(listener, name, torch.zeros(3), "FP4")
         return {}
 
-    monkeypatch.setattr(debug_worker.tensorrt_run.EngineRunner, "run", run)
+    monkeypatch.setattr(debug_worker.worker_run.EngineRunner, "run", run)
     for odd in ({"odd": {}}, {}):
         layouts = runner.run(odd, str(tmp_path))
         assert set(layouts) == {"read", debug_tensors.REPORT}

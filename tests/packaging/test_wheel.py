@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from andrea_export import __version__
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "bench", "inspect", "trace", "doctor")
 
 
@@ -44,8 +44,8 @@ def test_type_information_is_shipped(wheel: Path) -> None:
 
 def test_the_plugins_sources_are_shipped(wheel: Path) -> None:
     """Every file that the library's content hash is taken from, under the name it has in the checkout."""
-    from andrea_export.operators import plugin_source_dir
-    from andrea_export.plugins.sources import plugin_source_files
+    from andrea_export.operators.rows import plugin_source_dir
+    from andrea_export.operators.sources import plugin_source_files
 
     shipped = {
         name.removeprefix("andrea_export/_plugin_sources/") for name in names(wheel) if "_plugin_sources/" in name
@@ -64,7 +64,7 @@ def test_the_plugins_maths_is_built_from_the_wheels_own_sources(wheel: Path, tmp
         archive.extractall(tmp_path / "site")
     program = (
         "import sys; from pathlib import Path; import andrea_export; "
-        "from andrea_export.operators import plugin_source_dir; from andrea_export.plugins import "
+        "from andrea_export.operators.rows import plugin_source_dir; from andrea_export.operators import "
         "build_host_library, plugin_sources_sha256; "
         "site = Path(sys.argv[1]); assert site in Path(andrea_export.__file__).parents, andrea_export.__file__; "
         "assert site in plugin_source_dir().parents, plugin_source_dir(); "
@@ -81,7 +81,7 @@ def test_the_plugins_maths_is_built_from_the_wheels_own_sources(wheel: Path, tmp
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    from andrea_export.plugins import plugin_sources_sha256
+    from andrea_export.operators import plugin_sources_sha256
 
     assert done.stdout.strip() == plugin_sources_sha256()
 

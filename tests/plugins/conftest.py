@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.errors import BackendUnavailable
-from andrea_export.plugins import HostGelu, PluginBuild, build_host_library, build_plugin_library
-from andrea_export.plugins.toolchain import find_cmake, find_ninja
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.operators import HostGelu, PluginBuild, build_host_library, build_plugin_library
+from andrea_export.operators.toolchain import find_cmake, find_ninja
 
 # Tests are imported by path, so the modules they share are not found by themselves.
 sys.path.insert(0, str(Path(__file__).resolve().parent))

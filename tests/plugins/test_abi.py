@@ -11,11 +11,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
 
-from andrea_export.operators import andrea_gelu
-from andrea_export.plugins import build_plugin_library, check_library
-from andrea_export.plugins.toolchain import find_cuda_toolkit
+from andrea_export.operators import build_plugin_library, check_library
+from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.toolchain import find_cuda_toolkit
+from conftest import REPOSITORY
 
 PLUGINS = REPOSITORY / "plugins"
 HEADER_FOLDERS = [Path(folder) for folder in os.environ.get("TENSORRT_HEADERS", "").split(":") if folder]

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
 
-from andrea_export.errors import BackendUnavailable
-from andrea_export.plugins.toolchain import find_cuda_toolkit
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.operators.toolchain import find_cuda_toolkit
+from conftest import REPOSITORY
 
 PLUGINS = REPOSITORY / "plugins"
 

@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, build_programs
 
-from andrea_export.operators import andrea_gelu
-from andrea_export.plugins import PluginBuild
+from andrea_export.operators import PluginBuild
+from andrea_export.operators.rows import andrea_gelu
+from conftest import REPOSITORY, build_programs
 
 
 def run_checks(*command: str | Path) -> int:

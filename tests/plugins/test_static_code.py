@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import REPOSITORY
 
-from andrea_export.errors import BackendUnavailable
-from andrea_export.plugins import PluginBuild
-from andrea_export.plugins.toolchain import find_cuda_toolkit
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.operators import PluginBuild
+from andrea_export.operators.toolchain import find_cuda_toolkit
+from conftest import REPOSITORY
 
 # The two-pack loop's executed instructions per element: what was counted with nvcc 13.0, plus one, so that a compiler
 # of another version may reorder but not add work. The floors in plugins/gelu/README.md follow from these.

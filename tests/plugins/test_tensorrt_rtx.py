@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from andrea_export.operators import andrea_gelu
-from andrea_export.plugins import PluginBuild
+from andrea_export.operators import PluginBuild
+from andrea_export.operators.rows import andrea_gelu
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None,

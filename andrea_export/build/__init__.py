@@ -1,0 +1,1 @@
+"""The build: which targets, which steps, what is reused."""

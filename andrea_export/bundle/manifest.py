@@ -1,0 +1,181 @@
+"""The bundle on disk and its whole manifest: what is in it, and everything that it was made from.
+
+Owns the manifest's fields and sealing; makes none of the files. What running it needs of it is ``contents``.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from andrea_export.bundle.contents import (
+    MANIFEST,
+    MODEL,
+    PLUGIN,
+    REPORT,
+    SCHEMA,
+    WEIGHTS,
+    Contents,
+    FileEntry,
+    read_manifest,
+)
+from andrea_export.core.errors import BundleError
+from andrea_export.core.targets import OrtPrecision
+from andrea_export.report.schema import Verdict
+from andrea_export.targets.ort_cpu.files import PATTERNS as ORT_CPU_PATTERNS
+from andrea_export.targets.ort_cpu.files import files_of
+from andrea_export.targets.recipe import Recipe, recipe_as_mapping
+from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.weights.checkpoint import WeightsOrigin, sha256_of
+from andrea_model.config import AndreaConfig
+
+_LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *ORT_CPU_PATTERNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFacts:
+    """What the plugin library was compiled from, with what, and for which GPUs."""
+
+    sources_sha256: str
+    nvcc_version: str
+    host_compiler: str
+    architectures: tuple[str, ...]
+    tensorrt_headers: str
+    """``abi`` (this project's declarations) or the version of NVIDIA's headers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything that had a say in a bundle. ``schema`` comes first: a reader stops at one it does not know."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    schema: str = SCHEMA
+    verdict: Verdict
+    config: AndreaConfig
+    origin: WeightsOrigin
+    recipe: Recipe
+    files: Mapping[str, FileEntry]
+    weights_sha256: Mapping[str, str]
+    """Parameter name → sha256 of its little-endian fp32 bytes, taken from the torch model, not from the ONNX file."""
+    plugin: PluginFacts | None = None
+    engines: tuple[EngineEntry, ...] = ()
+    ort_cpu: tuple[OrtPrecision, ...] = ()
+    """The precisions of the graphs for onnxruntime's CPU provider; ``ort_cpu_files`` names the files."""
+    target_gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """File → compute capabilities it is for; ``9.0 PTX`` is compiled by the driver for any GPU from 9.0 on."""
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """Step → hash of everything it was made from; a later build reuses a step whose hash is the same."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(set(self.ort_cpu)) != len(self.ort_cpu):
+            raise ValueError(f"ort_cpu names one precision twice: {', '.join(self.ort_cpu)}")
+
+
+_MANIFEST = TypeAdapter(Manifest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A bundle folder whose manifest has been read."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def model(self) -> Path:
+        """The canonical ONNX file."""
+        return self.path / MODEL
+
+    @property
+    def config(self) -> AndreaConfig:
+        """The model's shape."""
+        return self.manifest.config
+
+    @property
+    def origin(self) -> WeightsOrigin:
+        """Where the weights came from."""
+        return self.manifest.origin
+
+    @property
+    def contents(self) -> Contents:
+        """What it holds, as far as running and checking it needs."""
+        int8_decode = self.manifest.recipe.ort_cpu.int8_decode
+        return Contents(
+            path=self.path,
+            verdict=self.manifest.verdict,
+            config=self.config,
+            origin=self.origin,
+            files=self.manifest.files,
+            ort_cpu={precision: files_of(precision, int8_decode) for precision in self.manifest.ort_cpu},
+        )
+
+
+def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
+    """The bundle in a folder, every file checked against the manifest unless told not to.
+
+    Raises: BundleError for a folder that is none, a manifest that is damaged or of an unknown schema, and (with
+    ``verify``) for files that do not match, all named.
+    """
+    bundle = Bundle(path=path, manifest=_manifest(path))
+    manifest, contents = bundle.manifest, bundle.contents
+    contents.check_names([*([PLUGIN] if manifest.plugin else []), *(entry.file for entry in manifest.engines)])
+    if verify:
+        contents.check()
+    return bundle
+
+
+def stranger_in(folder: Path) -> str | None:
+    """The first thing in a folder that no build made; None for an empty folder and for a bundle, damaged or not.
+
+    ``manifest.json`` is a common name, so having one does not make a folder a bundle: every file must have a name that
+    bundles have, and there must be a model or a manifest of ours.
+    """
+    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if not file.is_dir()]
+    for name in names:
+        if not any(PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/") for pattern in _LAYOUT):
+            return name
+    if MANIFEST in names and MODEL not in names:
+        with (folder / MANIFEST).open("rb") as file:
+            if SCHEMA.encode() not in file.read(4096):
+                return MANIFEST
+    return None
+
+
+def seal(path: Path, manifest: Manifest) -> None:
+    """Writes the manifest beside the files it describes."""
+    mapping = {**asdict(manifest), "recipe": recipe_as_mapping(manifest.recipe)}
+    (path / MANIFEST).write_text(json.dumps(mapping, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def file_entry(file: Path) -> FileEntry:
+    """A file as a manifest states it."""
+    return FileEntry(sha256=sha256_of(file), num_bytes=file.stat().st_size)
+
+
+def machine_facts() -> dict[str, str]:
+    """What of this machine can matter to what was built on it."""
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "libc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }
+
+
+def _manifest(path: Path) -> Manifest:
+    try:
+        manifest: Manifest = _MANIFEST.validate_python(read_manifest(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BundleError(
+            f"{path / MANIFEST}: {'.'.join(map(str, first['loc']))}: {first['msg']}", hint="build the bundle again"
+        ) from None
+    return manifest

@@ -1,0 +1,78 @@
+"""A checkpoint, run by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from andrea_export.compare.inputs import Case
+from andrea_export.compare.runs import LayerRun
+from andrea_export.compare.sources.base import Identity, origin_key
+from andrea_export.core.errors import UsageError
+from andrea_export.core.precision import JUDGED
+from andrea_export.core.profile import Profile
+from andrea_export.sessions.base import Session
+from andrea_export.weights.checkpoint import WeightsOrigin, load_model
+from andrea_model.model import Andrea
+
+TORCH_PRECISIONS = ("fp64", *JUDGED)
+
+
+class TorchSource:
+    """The torch model with one checkpoint's weights, in one precision."""
+
+    shows_layers = True
+
+    def __init__(self, model: Andrea, origin: WeightsOrigin, *, precision: str, provenance: Mapping[str, str]) -> None:
+        self._model = model
+        self.facts: Mapping[str, object] = {}
+        self.profile: Profile | None = None
+        self.identity = Identity(
+            name=f"torch-{precision}",
+            kind="checkpoint",
+            precision=precision,
+            config=model.config,
+            weights=str(origin),
+            origin=origin_key(origin),
+            provenance=provenance,
+        )
+
+    def layers(self, cases: Sequence[Case]) -> LayerRun:
+        """See ``Source``."""
+        from andrea_export.compare.torch_run import TorchRun
+
+        return TorchRun(self._model, cases, precision=self.identity.precision)
+
+    def session(self) -> Session:
+        """See ``Source``."""
+        from andrea_export.sessions.torch_reference import TorchSession
+
+        return TorchSession(self._model, precision=self.identity.precision)
+
+    def weights(self) -> Andrea:
+        """See ``Source``."""
+        return self._model
+
+    def recorded(self) -> None:
+        """It is no trace."""
+
+
+def torch_source(path: Path, precision: str) -> TorchSource:
+    """A checkpoint as a source. Raises: UsageError for a precision torch does not run it in, CheckpointError."""
+    import importlib.metadata
+
+    if precision not in TORCH_PRECISIONS:
+        raise UsageError(
+            f"{path}: unknown precision '{precision}'", hint=f"torch runs it in {', '.join(TORCH_PRECISIONS)}"
+        )
+    loaded = load_model(preset=None, checkpoint=path, seed=0)
+    return TorchSource(
+        loaded.model,
+        loaded.origin,
+        precision=precision,
+        provenance={
+            "file": path.name,
+            "sha256": str(loaded.origin.checkpoint_sha256),
+            "torch": importlib.metadata.version("torch"),
+        },
+    )

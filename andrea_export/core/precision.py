@@ -1,0 +1,83 @@
+"""Precisions, one row each, and the table of what is half in them: the rule that ``passes.mixed_precision`` applies.
+
+``PRECISIONS`` are those an engine is built in. ``JUDGED`` adds what an fp32 engine is where it may use TF32: stored as
+fp32, with budgets of its own.
+
+The rule. In fp16 and bf16 the two sublayers of every block, ``attn`` and ``mlp`` with everything below them, compute
+and store in the half type: their weights and biases, their activations, and the KV cache. Everything else is fp32:
+token and position embeddings, the residual stream, every LayerNorm, the final norm, the tied head and the logits. A
+Cast stands at each border and nowhere else: after ``ln_1`` and ``ln_2`` going in, after ``attn.proj`` and ``mlp.proj``
+coming out.
+
+Why there. The residual stream grows from block to block and a LayerNorm squares it: an entry of 300 has a square of
+90 000, above fp16's largest value, 65 504. What a sublayer reads is normalised, so its own sums stay small. The head
+multiplies with the token embedding, which is fp32 for the embedding's sake: sharing it keeps the tied matrix stored
+once.
+
+Two steps inside the sublayers would still overflow fp16, and are fp32 within:
+
+- The scores q·kᵀ and their softmax: 64 products of entries of 300 are 5.8 million. In fp16 the attention is spelled out
+  with fp32 scores and softmax (``passes.decompose_attention``), because an Attention node leaves the type of its sums
+  to the kernel, and a fused fp16 kernel may keep them in fp16. bf16 has fp32's range, so there the node stays one;
+  its kernels add up in fp32.
+- The GELU: x³ of an entry of 300 is 27 million. It reads and writes half but computes in fp32, in the plugin (by its
+  kernel) and in the native twin (by Casts) alike.
+
+Source for the fused fp16 kernel: https://github.com/tier4/autoware-ml/pull/95 (its running sum passed 65 504).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from andrea_export.core.targets import PrecisionName
+
+HALF_MODULES: tuple[str, ...] = ("attn", "mlp")
+"""Modules of a block, by path inside the block, that are half with everything below them."""
+
+_IN_BLOCK = re.compile(r"blocks\.\d+\.(?P<inside>.+)")
+_CACHE = re.compile(r"(past_key_values|present)\.\d+\.(key|value)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """One precision; types are keys of ``dtypes.DTYPES``."""
+
+    name: PrecisionName | Literal["tf32"]
+    compute_dtype: str
+    """What ``HALF_MODULES`` compute and store in, and what the KV cache is stored in."""
+    attention_node: bool
+    """Whether attention may stay one Attention node, whose kernels choose the type of their sums."""
+
+    @property
+    def cache_dtype(self) -> str:
+        """The type of every past and present key and value."""
+        return self.compute_dtype
+
+    def module_dtype(self, module: str) -> str:
+        """The float type of what a module, named by its path, computes and stores: ``blocks.3.mlp.gelu`` → ``fp16``.
+
+        A layer's value has the type of its module, a past or present key or value that of the cache.
+        """
+        if _CACHE.fullmatch(module):
+            return self.cache_dtype
+        match = _IN_BLOCK.fullmatch(module)
+        inside = match["inside"] if match else ""
+        is_half = any(inside == half or inside.startswith(f"{half}.") for half in HALF_MODULES)
+        return self.compute_dtype if is_half else "fp32"
+
+
+PRECISIONS: dict[PrecisionName, Precision] = {
+    "fp32": Precision(name="fp32", compute_dtype="fp32", attention_node=True),
+    "fp16": Precision(name="fp16", compute_dtype="fp16", attention_node=False),
+    "bf16": Precision(name="bf16", compute_dtype="bf16", attention_node=True),
+}
+
+JUDGED: Mapping[str, Precision] = {
+    **{row.name: row for row in PRECISIONS.values()},
+    "tf32": Precision(name="tf32", compute_dtype="fp32", attention_node=True),
+}
+"""Every precision that budgets can be derived for. fp64 is no row: it is what errors are measured against."""

@@ -1,0 +1,41 @@
+"""The shapes that an engine is built for: what each dynamic dimension may be, and what it is tuned for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeRange:
+    """What one dynamic dimension may be in an engine: smallest, the one tuned for, largest."""
+
+    __pydantic_config__ = _STRICT
+
+    min: Annotated[int, Field(ge=0)]
+    opt: Annotated[int, Field(ge=0)]
+    max: Annotated[int, Field(ge=0)]
+
+    def __post_init__(self) -> None:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"min {self.min}, opt {self.opt}, max {self.max} are not in rising order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The engines' optimization profile."""
+
+    __pydantic_config__ = _STRICT
+
+    batch: ShapeRange = field(default_factory=lambda: ShapeRange(min=1, opt=1, max=8))
+    sequence: ShapeRange = field(default_factory=lambda: ShapeRange(min=1, opt=128, max=1024))
+    past: ShapeRange = field(default_factory=lambda: ShapeRange(min=0, opt=128, max=1023))
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "sequence"):
+            if getattr(self, name).min < 1:
+                raise ValueError(f"{name}.min is 0, expected at least 1")

@@ -1,0 +1,1 @@
+"""The canonical ONNX graph, and the passes that several targets share."""

@@ -1,0 +1,106 @@
+"""Weights as bytes: one hash a parameter, so that an ONNX file's weights can be held against the checkpoint's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from andrea_export.core.errors import ExportError, first_line
+from andrea_export.report.schema import Check
+from andrea_model.config import AndreaConfig
+from andrea_model.model import Andrea, build_model
+
+
+def hashes_from_model(model: Andrea) -> dict[str, str]:
+    """Parameter name → sha256 of its little-endian fp32 bytes."""
+    return {name: _sha256(parameter.detach().numpy()) for name, parameter in model.named_parameters()}
+
+
+def hashes_from_onnx(model: Path) -> dict[str, str]:
+    """The same, read from the initializers of a canonical ONNX file (memory-mapped)."""
+    return {name: _sha256(array) for name, array in _initializers(model)}
+
+
+def model_from_onnx(model: Path, config: AndreaConfig) -> Andrea:
+    """The torch model with the weights that are in a canonical ONNX file. Raises ExportError if they do not fit."""
+    import torch
+
+    reference = build_model(config)
+    found = dict(_initializers(model))
+    for name, parameter in reference.named_parameters():
+        if name not in found or found[name].shape != tuple(parameter.shape):
+            raise ExportError(f"{model} has no parameter {name} of shape {list(parameter.shape)}")
+        parameter.copy_(torch.from_numpy(np.array(found[name])))
+    return reference
+
+
+def check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> Check:
+    """Whether the ONNX file's parameters are the model's and no others: name, fp32, shape, and bit for bit the values.
+
+    Raises: ExportError for a file that cannot be read.
+    """
+    shapes = {name: tuple(parameter.shape) for name, parameter in _shapeless(config).named_parameters()}
+    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for name, array in _initializers(model):
+        found[name] = _sha256(array)
+        if name not in expected or name not in shapes:
+            problems[name] = "is none of the model's"
+        elif array.dtype != np.float32 or array.shape != shapes[name]:
+            problems[name] = f"{array.dtype} {list(array.shape)}, expected float32 {list(shapes[name])}"
+        elif found[name] != expected[name]:
+            problems[name] = "changed"
+    problems.update({name: "missing" for name in shapes if name not in found})
+    problems.update({name: "has no hash to be held against" for name in shapes if name not in expected})
+    # In the model's own order, so that the first layer at fault is named; what is none of the model's comes last.
+    wrong = [name for name in shapes if name in problems] + [name for name in problems if name not in shapes]
+    if not wrong:
+        return Check(
+            name="weights",
+            verdict="pass",
+            detail=f"all {len(expected)} parameters in {model.name} are bit for bit the model's",
+        )
+    listed = ", ".join(f"{name} ({problems[name]})" for name in wrong[:8])
+    more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+    return Check(
+        name="weights",
+        verdict="fail",
+        detail=f"{len(wrong)} of {len(expected)} parameters in {model.name} are not the model's: {listed}{more}",
+        layer=wrong[0].rpartition(".")[0] if wrong[0] in shapes else None,
+    )
+
+
+def _initializers(model: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Every parameter of a canonical file. Raises ExportError for a file, or a weights file, that cannot be read."""
+    import onnx_ir as ir
+
+    from andrea_export.graph.canonical import load_graph
+
+    load_graph(model)  # says what is wrong with a file that holds none
+    try:
+        for name, value in ir.load(model).graph.initializers.items():
+            if not name.startswith("constant.") and value.const_value is not None:
+                yield name, value.const_value.numpy()
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+    ) as error:  # weights that are missing, short or of no type end in one of these
+        raise ExportError(f"the weights of {model.name} cannot be read: {first_line(error)}") from None
+
+
+def _shapeless(config: AndreaConfig) -> Andrea:
+    """The model's parameters by name and shape alone."""
+    import torch
+
+    with torch.device("meta"):
+        return Andrea(config)
+
+
+def _sha256(array: npt.NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array, dtype="<f4").data).hexdigest()

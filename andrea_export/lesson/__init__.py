@@ -1,0 +1,1 @@
+"""The lesson's trace: one token through one block, backends side by side."""

@@ -1,0 +1,128 @@
+"""Where a lesson's trace gets its runs: the reference model, its canonical file, and every backend by its name.
+
+Owns names and what each needs; the steps themselves are ``lesson.py``'s.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from andrea_export.bundle.manifest import Bundle, open_bundle
+from andrea_export.core.errors import BackendUnavailable, UsageError
+from andrea_export.core.precision import PRECISIONS
+from andrea_export.lesson.lesson import (
+    BackendLayers,
+    attention_weights_name,
+    lesson_layers,
+    model_with_attention_weights,
+    run_lesson,
+)
+from andrea_export.targets.engines import engine_backend
+from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.weights.checkpoint import LoadedModel, load_model
+
+TORCH = "torch"
+_ONNXRUNTIME = "onnxruntime-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LessonSource:
+    """What is traced: the reference model, and the folder its canonical file is in, or can be put in."""
+
+    loaded: LoadedModel
+    weights_from: str
+    """Where the reference's weights were taken from this time."""
+    folder: Path
+    bundle: Bundle | None = None
+
+    def model(self) -> Path:
+        """The canonical ONNX file; without a bundle it is exported now."""
+        path = self.folder / "model.onnx"
+        if self.bundle is None and not path.exists():
+            from andrea_export.graph.canonical import export_canonical
+
+            return export_canonical(self.loaded, self.folder)
+        return path
+
+
+@contextmanager
+def lesson_source(
+    bundle: Path | None, *, preset: str | None, checkpoint: Path | None, seed: int, backends: Sequence[str]
+) -> Iterator[LessonSource]:
+    """The bundle's model, its reference proven by the manifest's hashes; without a bundle, a model of its own.
+
+    The backends are looked for first, so that nothing is loaded for one that is not here.
+    Raises: UsageError (unknown backend), BackendUnavailable, BundleError, CheckpointError.
+    """
+    if bundle is None:
+        _check_backends(backends, None)
+        loaded = load_model(preset=preset, checkpoint=checkpoint, seed=seed)
+        with tempfile.TemporaryDirectory(prefix="andrea-trace-") as folder:
+            yield LessonSource(loaded=loaded, weights_from=str(loaded.origin), folder=Path(folder))
+        return
+
+    from andrea_export.validation.validate import reference_model
+
+    opened = open_bundle(bundle)
+    _check_backends(backends, opened)
+    loaded, weights_from = reference_model(opened, checkpoint)
+    yield LessonSource(loaded=loaded, weights_from=weights_from, folder=opened.path, bundle=opened)
+
+
+def run_backend(name: str, source: LessonSource, tokens: Sequence[int], block: int) -> BackendLayers:
+    """What one backend computes. Raises: UsageError for a backend that is none, BackendUnavailable, RunError."""
+    config, layers = source.loaded.config, lesson_layers(block)
+    if name == TORCH:
+        from andrea_export.sessions.torch_reference import TorchSession
+
+        with TorchSession(source.loaded.model, layers=layers) as torch_session:
+            run = run_lesson(torch_session, config, tokens)
+        version = importlib.metadata.version("torch")
+        return BackendLayers(name=name, layers=run.layers, runs_in=f"fp32, torch {version} on the CPU")
+    if name.startswith(_ONNXRUNTIME):
+        from andrea_export.sessions.onnxruntime import OnnxSession, onnxruntime_version, provider_row
+
+        provider = provider_row(name.removeprefix(_ONNXRUNTIME)).name
+        with tempfile.TemporaryDirectory(prefix="andrea-trace-") as folder:
+            model, taps = source.model(), layers
+            if provider == "cpu":  # only the CPU provider's Attention is known to return its weights
+                model = model_with_attention_weights(model, block, Path(folder))
+                taps = (*layers, attention_weights_name(block))
+            with OnnxSession(model, provider, taps=taps) as session:
+                run = run_lesson(session, config, tokens)
+        return BackendLayers(name=name, layers=run.layers, runs_in=f"fp32, onnxruntime {onnxruntime_version()}")
+    entry = _engines(source.bundle)[name]
+    facts = entry.facts
+    with engine_backend(facts.target).open(source.folder / entry.file) as engine:
+        run = run_lesson(engine, config, tokens, cache_dtype=PRECISIONS[facts.precision].cache_dtype)
+    return BackendLayers(name=name, layers=run.layers, runs_in=f"{facts.precision}, {facts.tensorrt_version}")
+
+
+def _check_backends(names: Sequence[str], bundle: Bundle | None) -> None:
+    """Raises: UsageError for a name that is no backend's, BackendUnavailable for one that cannot run here."""
+    engines = _engines(bundle)
+    for name in names:
+        if name == TORCH:
+            continue
+        if name.startswith(_ONNXRUNTIME):
+            from andrea_export.sessions.onnxruntime import provider_availability, provider_row
+
+            runnable = provider_availability(provider_row(name.removeprefix(_ONNXRUNTIME)).name)
+        elif name in engines:
+            runnable = engine_backend(engines[name].facts.target).can_run()
+        else:
+            there = ", ".join((TORCH, "onnxruntime-cpu", *engines))
+            raise UsageError(
+                f"unknown backend '{name}'", hint=f"here there are: {there}; engines are those of a BUNDLE"
+            )
+        if not runnable.available:
+            raise BackendUnavailable(f"backend {name}: {runnable.reason}", hint=runnable.hint)
+
+
+def _engines(bundle: Bundle | None) -> dict[str, EngineEntry]:
+    return {Path(entry.file).stem: entry for entry in bundle.manifest.engines} if bundle is not None else {}

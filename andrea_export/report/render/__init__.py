@@ -1,0 +1,34 @@
+"""A report as people and CI servers read it: one file a format, every one a pure function from a Report to text.
+
+Nothing here judges: verdicts, budgets and failures are the report's own. ``wording`` holds what the formats share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from andrea_export.report.schema import Report
+
+Format = Literal["html", "junit", "markdown", "json"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+SUFFIXES: dict[Format, str] = {"html": ".html", "junit": ".xml", "markdown": ".md", "json": ".json"}
+
+
+def render(report: Report, kind: Format) -> str:
+    """The report in one format, as text that is to be written as UTF-8."""
+    if kind == "html":
+        from andrea_export.report.render.html import report_as_html
+
+        return report_as_html(report)
+    if kind == "junit":
+        from andrea_export.report.render.junit import report_as_junit
+
+        return report_as_junit(report)
+    if kind == "markdown":
+        from andrea_export.report.render.markdown import report_as_markdown
+
+        return report_as_markdown(report)
+    from andrea_export.report.schema import report_as_json
+
+    return report_as_json(report)

@@ -1,0 +1,247 @@
+"""A report as one HTML file that needs no network: a template, a style sheet, a script and the charts' library in one.
+
+Owns what of a report the page is given. Figures that a reader may compare are given whole; the curves along positions
+and channels, which only colour a chart, are rounded so that a thousand rows stay small.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import resources
+from typing import Any
+
+from andrea_export import __version__
+from andrea_export.report.render.wording import (
+    Finding,
+    counts,
+    figure,
+    findings,
+    headline,
+    reference_as_text,
+    rows_of,
+    worst_share,
+)
+from andrea_export.report.schema import (
+    Candidate,
+    LayerRow,
+    LocalError,
+    Report,
+    UlpHistogram,
+    WorstElement,
+    is_at_fault,
+)
+
+MAX_WORST, MAX_FINDINGS = 20, 50
+
+
+def report_as_html(report: Report) -> str:
+    """The report as one self-contained HTML page."""
+    import jinja2
+
+    assets = resources.files("andrea_export.report.render") / "assets"
+
+    def asset(name: str) -> str:
+        return (assets / name).read_text(encoding="utf-8")
+
+    found = findings(report)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["figure"] = lambda value: figure(float(value))
+    template = environment.from_string(asset("report.html.j2"))
+    return template.render(
+        report=report,
+        headline=headline(report),
+        reference=reference_as_text(report),
+        candidates=[_candidate_view(report, candidate) for candidate in report.candidates],
+        findings=[_finding_view(finding) for finding in found if not finding.inherited],
+        inherited=[_finding_view(finding) for finding in found if finding.inherited],
+        max_findings=MAX_FINDINGS,
+        worst=_worst_elements(report),
+        version=__version__,
+        style=asset("report.css"),
+        script=asset("report.js"),
+        charts=asset("echarts.min.js"),
+        page=_as_script_json(_page(report)),
+        as_text=_as_text,
+    )
+
+
+def _as_script_json(value: Any) -> str:
+    """JSON that may stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _page(report: Report) -> dict[str, Any]:
+    """What the script draws from; a figure that is not finite is a string, as in the report's own JSON."""
+    errors = [error for row in report.layers for error in (row, row.local) if error is not None]
+    names = tuple(dict.fromkeys(name for error in errors for name in (*error.metrics, *error.budget)))
+    rows = [row for candidate in report.candidates for row in rows_of(report, candidate.name)]
+    return {
+        "firstFailure": report.first_failure,
+        "candidates": [{"name": c.name, "verdict": c.verdict, "precision": c.precision} for c in report.candidates],
+        "metrics": {name: asdict(metric) for name, metric in report.metrics.items()},
+        "metricNames": names,
+        "rows": [_row_view(row, names) for row in rows],
+        "languageModel": [
+            {
+                "candidate": row.candidate,
+                "case": row.case,
+                "verdict": row.verdict,
+                "metrics": _finite(row.metrics),
+                "budget": _finite(row.budget),
+            }
+            for row in report.language_model
+        ],
+    }
+
+
+def _row_view(row: LayerRow, names: Sequence[str]) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "name": row.name,
+        "candidate": row.candidate,
+        "verdict": row.verdict,
+        "dtype": row.dtype,
+        **_error_view(row, names),
+    }
+    if is_at_fault(row):
+        view["atFault"] = True
+    if row.problem:
+        view["problem"] = row.problem
+    if row.worst is not None:
+        view["worst"] = _element_view(row.worst)
+    if row.ulp_histogram is not None:
+        view["ulp"] = _ulp_view(row.ulp_histogram)
+    if row.spread is not None:
+        view["spread"] = {
+            "cases": row.spread.cases,
+            "positionsPerGroup": row.spread.positions_per_group,
+            "byPosition": _rounded(row.spread.by_position),
+            "channelsPerGroup": row.spread.channels_per_group,
+            "byChannel": _thousandths(row.spread.by_channel),
+            "largestChannel": _number(max(row.spread.by_channel, default=0.0)),
+            "worstChannels": [[channel, _number(error)] for channel, error in row.spread.worst_channels],
+        }
+    if row.local is not None:
+        view["local"] = _local_view(row.local, names)
+    return view
+
+
+def _local_view(local: LocalError, names: Sequence[str]) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "verdict": local.verdict,
+        **_error_view(local, names),
+    }
+    if local.worst is not None:
+        view["worst"] = _element_view(local.worst)
+    if local.reason:
+        view["reason"] = local.reason
+    return view
+
+
+def _error_view(error: LayerRow | LocalError, names: Sequence[str]) -> dict[str, Any]:
+    """Figures in the order of ``names``, null where there is none: the names would be half of a large page."""
+    view: dict[str, Any] = {
+        "metrics": [_number(error.metrics[name]) if name in error.metrics else None for name in names],
+        "budget": [_number(error.budget[name]) if name in error.budget else None for name in names],
+    }
+    if error.failures:
+        view["failed"] = [failure.metric for failure in error.failures]
+    return view
+
+
+def _element_view(element: WorstElement) -> list[Any]:
+    return [element.case, list(element.index), _number(element.reference), _number(element.candidate)]
+
+
+def _ulp_view(histogram: UlpHistogram) -> list[list[int]]:
+    """[edge, count] of every bin: each layer has as many as its largest distance needs."""
+    return [[edge, count] for edge, count in zip(histogram.edges, histogram.counts, strict=True)]
+
+
+def _candidate_view(report: Report, candidate: Candidate) -> dict[str, Any]:
+    num_layers, num_failed = counts(report, candidate)
+    return {
+        "name": candidate.name,
+        "precision": candidate.precision,
+        "verdict": candidate.verdict,
+        "reason": candidate.reason,
+        "num_layers": num_layers,
+        "num_within": num_layers - num_failed,
+        "first_failure": candidate.first_failure,
+        "facts": candidate.facts,
+        "provenance": candidate.provenance,
+    }
+
+
+def _finding_view(finding: Finding) -> dict[str, str]:
+    return {
+        "where": finding.where,
+        "candidate": finding.candidate,
+        "error": finding.error,
+        "metric": finding.failure.metric if finding.failure else "",
+        "expected": finding.expected,
+        "obtained": finding.obtained,
+        "is_layer": "yes" if finding.error in ("local", "accumulated") else "",
+    }
+
+
+def _worst_elements(report: Report) -> list[dict[str, Any]]:
+    """The layers' worst elements, those of the largest share of their budget first."""
+    found: list[tuple[float, dict[str, Any]]] = []
+    for row in report.layers:
+        for error, worst, metrics, budget in (
+            ("accumulated", row.worst, row.metrics, row.budget),
+            *([("local", row.local.worst, row.local.metrics, row.local.budget)] if row.local else []),
+        ):
+            if worst is not None:
+                share, _ = worst_share(metrics, budget, report.metrics)
+                view = {
+                    "name": row.name,
+                    "candidate": row.candidate,
+                    "error": error,
+                    "case": worst.case,
+                    "index": ", ".join(map(str, worst.index)),
+                    "reference": worst.reference,
+                    "obtained": worst.candidate,
+                    "difference": worst.candidate - worst.reference,
+                }
+                found.append((share, view))
+    found.sort(key=lambda entry: -entry[0])
+    return [view for _, view in found[:MAX_WORST]]
+
+
+def _rounded(values: Sequence[float]) -> list[Any]:
+    """Three significant digits: a colour shows no more."""
+    return [_number(float(f"{value:.2e}")) for value in values]
+
+
+def _thousandths(values: Sequence[float]) -> list[int]:
+    """Each value in thousandths of the largest: the height of a bar shows no more. What is not finite is as high."""
+    largest = max((value for value in values if math.isfinite(value)), default=0.0) or 1.0
+    return [round(1000 * value / largest) if math.isfinite(value) else 1000 for value in values]
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, Any]:
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(float(value))
+
+
+def _as_text(value: Any) -> str:
+    """A fact or an input as one line: a mapping as ``key value`` pairs."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_as_text(entry)}" for key, entry in value.items())
+    if isinstance(value, list | tuple) and not value:
+        return "none"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_as_text, value)) + "]"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return figure(value) if isinstance(value, float) else str(value)

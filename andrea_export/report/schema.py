@@ -1,0 +1,374 @@
+"""The report: data, not text. Owns its schema and its JSON; computes nothing but its own verdict, renders nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic import ValidationError as SchemaError
+
+from andrea_export import __version__
+from andrea_export.core.errors import ReportError
+
+SCHEMA = "andrea-export/report/2"
+
+# Candidates of this name bring rows that were judged against a truth and a budget of their own (``plugin_maths``).
+PLUGIN_MATHS = "plugin-maths-"
+
+Verdict = Literal["pass", "fail", "not-measured"]
+Number = int | float
+Relation = Literal["at most", "at least"]
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One figure that is out of its budget: ``metric`` was expected ``relation`` ``expected``."""
+
+    __pydantic_config__ = _STRICT
+
+    metric: str
+    relation: Relation
+    expected: float
+    obtained: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstElement:
+    """The element with the largest absolute error: in which case of ``inputs``, where, and both its values."""
+
+    __pydantic_config__ = _STRICT
+
+    case: str
+    index: tuple[int, ...]
+    reference: float
+    candidate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UlpHistogram:
+    """Distances in units in the last place: ``counts[i]`` values are in ``[edges[i], edges[i + 1])``, or above."""
+
+    __pydantic_config__ = _STRICT
+
+    edges: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Where an error sits: the largest absolute error of each group along the token positions and the channels.
+
+    ``by_position[i]`` covers the positions ``i·positions_per_group`` up to the next group's, in every one of ``cases``:
+    a token's position is that in its own row, padding not counted, so that a decode's lie after its prefill's.
+    ``by_channel`` likewise (a mask's channels are its keys). At most 128 groups of positions and 64 of channels;
+    ``worst_channels`` names single channels, worst first. Empty where the layer has no such axis.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    cases: tuple[str, ...]
+    positions_per_group: int = 1
+    by_position: tuple[float, ...] = ()
+    channels_per_group: int = 1
+    by_channel: tuple[float, ...] = ()
+    worst_channels: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalError:
+    """A layer's own error: it was fed the reference's input, so that nothing before it counts."""
+
+    __pydantic_config__ = _STRICT
+
+    verdict: Verdict
+    metrics: Mapping[str, Number] = field(default_factory=dict)
+    budget: Mapping[str, float] = field(default_factory=dict)
+    basis: Mapping[str, float] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    worst: WorstElement | None = None
+    reason: str = ""
+    """Why it was not measured, or how it was where that is not the plain way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRow:
+    """One layer of one candidate against the reference: its accumulated error, and beside it the local one.
+
+    ``verdict`` is that of both together. ``basis`` is what the budget is a multiple of: torch's own error in the
+    candidate's precision, or one rounding of the layer's type. A layer the candidate lacks has no metrics.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    candidate: str
+    verdict: Verdict
+    metrics: Mapping[str, Number]
+    budget: Mapping[str, float]
+    basis: Mapping[str, float] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    dtype: str = ""
+    worst: WorstElement | None = None
+    ulp_histogram: UlpHistogram | None = None
+    spread: Spread | None = None
+    local: LocalError | None = None
+    problem: str = ""
+    """What is wrong where it is not a figure: the layer is missing, or has another shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModelRow:
+    """What the errors do to the language model, on one kind of input (``case``) of ``num_positions`` predictions."""
+
+    __pydantic_config__ = _STRICT
+
+    candidate: str
+    case: str
+    """``context 128``, ``left-padded batch``, ``decode with cache``, ``greedy``."""
+    context: int
+    num_positions: int
+    verdict: Verdict
+    metrics: Mapping[str, Number]
+    budget: Mapping[str, float]
+    basis: Mapping[str, float] = field(default_factory=dict)
+    """``max_abs``: the largest error of torch's own logits, in the candidate's precision, on the same text."""
+    failures: tuple[Failure, ...] = ()
+    reason: str = ""
+    """Why it was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatchetRow:
+    """One figure beside the same one of the baseline report; only those that worsened beyond what is allowed, fail."""
+
+    __pydantic_config__ = _STRICT
+
+    candidate: str
+    name: str
+    """The layer, or the language model's case."""
+    error: Literal["accumulated", "local", "language model"]
+    metric: str
+    relation: Relation
+    baseline: float
+    limit: float
+    obtained: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One thing that was compared, or that could not be; ``facts`` are what else is known of it."""
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    verdict: Verdict
+    reason: str = ""
+    precision: str = "fp32"
+    first_failure: str | None = None
+    """The first layer whose local error is out of budget; if none is, the first whose accumulated error is."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    """What it is: kind, sha256 of its files, versions that made it, the recipe. No paths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One statement that holds or does not: files match the manifest, weights are the checkpoint's, plugin counts."""
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    verdict: Verdict
+    detail: str
+    layer: str | None = None
+    """The layer at fault, where one is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What a figure means, for whoever shows it."""
+
+    __pydantic_config__ = _STRICT
+
+    unit: str
+    better: Literal["lower", "higher", "neither"]
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was compared with what, on which inputs, by which formula, and how it came out."""
+
+    __pydantic_config__ = _STRICT
+
+    reference: Mapping[str, str]
+    inputs: Mapping[str, Any]
+    """Case → batch, sequence, past, padding; and where the tokens came from."""
+    candidates: tuple[Candidate, ...]
+    checks: tuple[Check, ...]
+    layers: tuple[LayerRow, ...]
+    layer_order: tuple[str, ...] = ()
+    formula: str = ""
+    language_model: tuple[LanguageModelRow, ...] = ()
+    ratchet: tuple[RatchetRow, ...] = ()
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    """The policy that judged, every key with its value: k and its reason among them."""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Every metric that appears, and what it means."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict:
+        """fail if anything failed; pass only if a candidate passed whose logits were compared and passed.
+
+        Rows of the plugin's maths alone say nothing of the model. A candidate that was not measured fails the report
+        too, unless the policy says that it passes.
+        """
+        verdicts = [candidate.verdict for candidate in self.candidates]
+        if "not-measured" in verdicts and self.policy.get("not_measured") == "fail":
+            return "fail"
+        measured = [row.verdict for row in self.layers] + [row.verdict for row in self.checks]
+        measured += [row.verdict for row in self.language_model] + [row.verdict for row in self.ratchet]
+        proven = {row.candidate for row in self.layers if row.name == "logits" and row.verdict == "pass"}
+        passed = any(entry.verdict == "pass" and entry.name in proven for entry in self.candidates)
+        passed = passed and "fail" not in [*verdicts, *measured]
+        return "pass" if passed else "fail"
+
+    @property
+    def first_failure(self) -> str | None:
+        """The first layer at fault, in model order; None if no layer is.
+
+        A layer is at fault where its local error is out of budget, it is missing, or a failed check names it. Only
+        where there is none, the first layer whose accumulated error is out of budget.
+        """
+        order = {name: index for index, name in enumerate(self.layer_order)}
+
+        def first(names: Iterator[str]) -> str | None:
+            return min(names, key=lambda name: order.get(name, len(order)), default=None)
+
+        at_fault = first(iter([*self._checked_layers(), *(row.name for row in self.layers if is_at_fault(row))]))
+        return at_fault or first(row.name for row in self.layers if row.verdict == "fail")
+
+    def _checked_layers(self) -> Iterator[str]:
+        for check in self.checks:
+            if check.verdict == "fail" and check.layer is not None:
+                yield check.layer
+
+
+def is_at_fault(row: LayerRow) -> bool:
+    """Whether the layer itself is wrong, rather than what it was given: by its local error where that was measured."""
+    if row.verdict != "fail":
+        return False
+    if row.problem or row.metrics.get("num_nan") or row.metrics.get("num_inf"):
+        return True
+    return row.local is not None and row.local.verdict == "fail"
+
+
+def report_as_mapping(report: Report) -> dict[str, Any]:
+    """The report as plain JSON values, in a fixed key order, without paths of this machine."""
+    return {
+        "schema": SCHEMA,
+        "verdict": report.verdict,
+        "first_failure": report.first_failure,
+        "formula": report.formula,
+        "andrea_export": __version__,
+        "reference": dict(report.reference),
+        "inputs": dict(report.inputs),
+        "policy": dict(report.policy),
+        "versions": dict(report.versions),
+        "candidates": [asdict(candidate) for candidate in report.candidates],
+        "checks": [asdict(check) for check in report.checks],
+        "layers": [asdict(row) for row in report.layers],
+        "language_model": [asdict(row) for row in report.language_model],
+        "ratchet": [asdict(row) for row in report.ratchet],
+        "layer_order": list(report.layer_order),
+        "metrics": {name: asdict(metric) for name, metric in report.metrics.items()},
+    }
+
+
+def report_as_json(report: Report) -> str:
+    """The report as JSON text; a figure that is not finite is written as a string, for JSON has none."""
+    return json.dumps(_finite(report_as_mapping(report)), indent=1, ensure_ascii=False) + "\n"
+
+
+# What report_as_mapping adds to the dataclass; a reader computes them again.
+_COMPUTED: dict[str, dict[str, Any]] = {
+    "schema": {"const": SCHEMA},
+    "verdict": {"enum": ["pass", "fail"]},
+    "first_failure": {"type": ["string", "null"]},
+    "andrea_export": {"type": "string"},
+}
+
+
+def report_from_json(file: Path) -> Report:
+    """The report in a file. Raises ReportError if it is not one, or of a schema this version does not know."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReportError(f"report {file}: {error.strerror}") from None
+    except ValueError as error:  # JSONDecodeError, or bytes that are no UTF-8
+        raise ReportError(f"report {file} is no JSON: {error}", hint="is it whole?") from None
+    found = content.get("schema") if isinstance(content, dict) else None
+    if found != SCHEMA:
+        _refuse_schema(file, found)
+    values = {key: value for key, value in content.items() if key not in _COMPUTED}
+    try:
+        report: Report = TypeAdapter(Report).validate_python(values)
+    except SchemaError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ReportError(f"report {file} is damaged: {where}: {first['msg'].lower()}", hint="make it again") from None
+    return report
+
+
+def _refuse_schema(file: Path, found: object) -> NoReturn:
+    if isinstance(found, str) and found.startswith("andrea-export/report/"):
+        raise ReportError(
+            f"report {file} has schema {found!r}, expected {SCHEMA!r}",
+            hint="use the version of andrea-export that wrote it, or make it again",
+        )
+    raise ReportError(f"{file} is no report: it has schema {found!r}, expected {SCHEMA!r}")
+
+
+def report_json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of what ``report_as_json`` writes; shipped as ``schemas/report-2.json``."""
+    schema = TypeAdapter(Report).json_schema(mode="serialization")
+    not_finite = {"enum": ["nan", "inf", "-inf"]}
+    widened: dict[str, Any] = _replace(schema, {"type": "number"}, {"anyOf": [{"type": "number"}, not_finite]})
+    properties = {**_COMPUTED, **widened["properties"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA,
+        "title": "A comparison by andrea-export",
+        **{key: value for key, value in widened.items() if key not in ("title", "properties", "required")},
+        "properties": properties,
+        "required": list(properties),
+    }
+
+
+def _replace(value: Any, old: Any, new: Any) -> Any:
+    """The same JSON with every object equal to ``old``, or holding all its entries, widened to ``new``."""
+    if isinstance(value, Mapping):
+        if all(value.get(key) == entry for key, entry in old.items()):
+            return {**{key: entry for key, entry in value.items() if key not in old}, **new}
+        return {key: _replace(entry, old, new) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_replace(entry, old, new) for entry in value]
+    return value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value

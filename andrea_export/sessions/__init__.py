@@ -1,0 +1,1 @@
+"""What runs one model, behind one protocol: torch and onnxruntime."""

@@ -1,0 +1,1 @@
+"""The graph rewrites that make them."""

@@ -1,0 +1,62 @@
+"""The linear layers of a canonical graph: y = x·W + b, found by module path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from andrea_export.core.errors import PassError
+from andrea_export.graph.canonical import MODULE_KEY
+from andrea_export.graph.passes.graph_edits import MS_DOMAIN, drop_dead_nodes, replace_output
+
+BLOCK_LINEARS = ("attn.qkv", "attn.proj", "mlp.fc", "mlp.proj")
+"""The linear layers of a block, by path inside the block, in model order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearLayer:
+    """One linear layer: its module path, the node that adds its bias, and what it reads."""
+
+    module: str
+    add: ir.Node
+    x: ir.Value
+    weight: ir.Value
+    bias: ir.Value
+
+
+def linear_layers(model: ir.Model, modules: tuple[str, ...]) -> list[LinearLayer]:
+    """The layers of these module paths, in this order. Raises PassError naming those the graph does not have."""
+    found = {}
+    for node in model.graph:
+        module = node.metadata_props.get(MODULE_KEY, "")
+        if node.op_type == "Add" and node.name == module and f"{module}.weight" in model.graph.initializers:
+            product, bias = node.inputs
+            matmul = None if product is None else product.producer()
+            if matmul is None or matmul.op_type != "MatMul" or bias is None:
+                continue
+            x, weight = matmul.inputs
+            if x is not None and weight is not None and weight.const_value is not None:
+                found[module] = LinearLayer(module=module, add=node, x=x, weight=weight, bias=bias)
+    missing = [module for module in modules if module not in found]
+    if missing:
+        raise PassError(f"the graph has no linear layer {', '.join(missing[:8])}")
+    return [found[module] for module in modules]
+
+
+def replace_linear(
+    graph: ir.Graph, layer: LinearLayer, op_type: str, inputs: list[ir.Value | None], attributes: list[ir.Attr]
+) -> None:
+    """Puts one of onnxruntime's own operators in the place of product and bias, under the layer's name."""
+    node = ir.Node(
+        MS_DOMAIN,
+        op_type,
+        inputs,
+        attributes,
+        name=layer.module,
+        metadata_props={MODULE_KEY: layer.module},
+    )
+    graph.insert_after(layer.add, node)
+    node.outputs[0].type = layer.add.outputs[0].type
+    replace_output(graph, layer.add.outputs[0], node.outputs[0])
+    drop_dead_nodes(graph)

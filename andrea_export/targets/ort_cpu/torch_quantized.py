@@ -1,0 +1,90 @@
+"""The reference, quantised in torch: the same codes, the same rounding of activations, torch's own arithmetic.
+
+It shows the error that a precision makes by its nature; from it the budgets of the quantised graphs are derived, as
+those of fp16 are from torch in fp16.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Container, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from andrea_export.targets.ort_cpu.quantization import block_codes, channel_codes, widest_block
+from andrea_model.model import Andrea
+
+Rounding = Callable[[torch.Tensor], torch.Tensor]
+
+
+def quantized_reference(
+    model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool, scaled_rows: Container[str] = ()
+) -> Andrea:
+    """A copy whose linear layers, embedding and head are rounded as an ``ort-cpu`` graph rounds them.
+
+    ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits'; else it is
+    DynamicQuantizeMatMul's, and with rows of one size if it is among ``scaled_rows``. The tied matrix is 8 bits,
+    block-wise; attention is fp16.
+    """
+    quantized = copy.deepcopy(model)
+    modules = dict(quantized.named_modules())
+    for name, kind in kinds.items():
+        if kind == "fp32":
+            continue
+        weight = modules[name].weight
+        by_block = kind == "int4" or blockwise
+        array = weight.numpy()
+        block_size = min(int4_block if kind == "int4" else 128, widest_block(len(array)))
+        restored = (
+            block_codes(array, bits=4 if kind == "int4" else 8, block_size=block_size).weights()
+            if by_block
+            else channel_codes(array).weights()
+        )
+        weight.copy_(torch.from_numpy(restored))
+        rounding: Rounding
+        if by_block:
+            rounding = partial(_int8_blocks, block_size=block_size)
+        else:
+            rounding = _uint8_rows if name in scaled_rows else _uint8
+        modules[name].register_forward_pre_hook(_hook(rounding))
+    for name, module in modules.items():
+        if name.endswith(("attn.qkv", "attn.context")):  # attention takes and gives fp16
+            module.register_forward_hook(lambda _module, _inputs, output: output.half().to(output.dtype))
+    tied = quantized.token_embed.weight
+    block_size = widest_block(tied.shape[1])
+    tied.copy_(torch.from_numpy(block_codes(tied.numpy().T, bits=8, block_size=block_size).weights().T.copy()))
+    quantized.head.register_forward_pre_hook(_hook(partial(_int8_blocks, block_size=block_size)))
+    return quantized
+
+
+def _hook(rounding: Rounding) -> Any:
+    return lambda _module, inputs: (rounding(inputs[0]), *inputs[1:])
+
+
+def _uint8(x: torch.Tensor) -> torch.Tensor:
+    """x rounded to 256 levels between its smallest and its largest value, 0 among them.
+
+    Source: https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html
+    """
+    low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
+    scale = (high - low) / 255
+    if scale == 0:
+        return x
+    zero = (-low / scale).round()
+    return (((x / scale).round() + zero).clamp(0, 255) - zero) * scale
+
+
+def _uint8_rows(x: torch.Tensor) -> torch.Tensor:
+    """x rounded as ``_uint8`` does after each row was divided by its largest value. Source: ``ScaledRows``."""
+    largest = x.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return _uint8(x / largest) * largest
+
+
+def _int8_blocks(x: torch.Tensor, block_size: int) -> torch.Tensor:
+    """x rounded to −127 … 127 in every block of a row, the block's largest value at the end."""
+    blocks = x.reshape(*x.shape[:-1], -1, block_size)
+    scale = blocks.abs().amax(dim=-1, keepdim=True) / 127
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    return ((blocks / scale).round() * scale).flatten(-2)

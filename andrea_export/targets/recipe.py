@@ -1,0 +1,178 @@
+"""The recipe: the only configuration object. It is given in TOML or by options, and stored in what it made.
+
+Owns the schema, its defaults and their reasons; builds nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import reprlib
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from andrea_export.core.errors import UsageError, first_line
+from andrea_export.core.profile import Profile, ShapeRange
+from andrea_export.core.targets import (
+    ENGINE_TARGETS,
+    ORT_PRECISIONS,
+    PRECISIONS,
+    AnyPrecision,
+    Int8Decode,
+    OrtPrecision,
+    PrecisionName,
+    Target,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrtCpu:
+    """How the graphs for onnxruntime's CPU provider are quantised."""
+
+    __pydantic_config__ = _STRICT
+
+    int8_decode: Int8Decode = "dynamic"
+    """What int8 layers decode with. dynamic: DynamicQuantizeMatMul, as for prompts: int8 then has one graph and one
+    copy of the weights. blockwise: MatMulNBits, with a copy of its own; faster on processors with AVX-512 VNNI. Their
+    divergence from fp32 is about the same (docs/measurements/quantization.md)."""
+    int8_keep: tuple[str, ...] = ("blocks.0",)
+    """Linear layers that stay fp32 in int8: ``blocks.3.mlp.proj``, ``blocks.3`` for all of a block, or ``mlp.proj`` for
+    that of every block. On a trained model the first block makes more than half of int8's divergence from fp32
+    (docs/measurements/quantization.md)."""
+    int8_scaled_rows: tuple[str, ...] = ("mlp.proj",)
+    """int8 layers whose tokens are brought to one size before they are rounded on one range; named as above. Step by
+    step, where a token is alone, it is no matter (docs/runtime.md)."""
+    int4_block: Literal[32, 64, 128] = 128
+    """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""
+    int4_keep: tuple[str, ...] = ("attn.qkv",)
+    """Linear layers that are int8 in int4. On a trained model ``attn.qkv``, a quarter of the weights, makes two fifths
+    of int4's divergence from fp32, and wide blocks cost less than it saves (docs/measurements/quantization.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What to build. Every key is optional."""
+
+    __pydantic_config__ = _STRICT
+
+    preset: str | None = None
+    """One of ``andrea_model.PRESETS``; left out: the checkpoint's own configuration, or andrea-120m."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of the untrained weights, where no checkpoint is given."""
+    targets: tuple[Target, ...] | None = None
+    """Left out: everything this machine can build, but ort-cpu, which is made where it is asked for by name."""
+    precisions: tuple[AnyPrecision, ...] = ("fp32",)
+    """Each target takes those it knows: an engine fp32, fp16, bf16, ort-cpu fp32, int8, int4. model.onnx is fp32."""
+    ort_cpu: OrtCpu = field(default_factory=OrtCpu)
+    profile: Profile = field(default_factory=Profile)
+    tf32: bool = False
+    """Let fp32 engines round their matrix inputs to TF32. Off, so that fp32 means fp32."""
+    native_twin: bool = False
+    """Also build each engine without the plugin (``<target>-<precision>-native.plan``), for comparison."""
+    cuda_architectures: tuple[str, ...] | None = None
+    """GPUs the plugin is compiled for, as CMake names them; left out: those of ``plugins/architectures.json``."""
+    engine_timeout_s: Annotated[int, Field(ge=1)] = 1800
+    """An engine build that takes longer is stopped, and is an error."""
+
+    def __post_init__(self) -> None:
+        for name in ("targets", "precisions", "cuda_architectures"):
+            values = getattr(self, name)
+            if values is not None and not values:
+                raise ValueError(f"{name} is empty")
+            if values is not None and len(set(values)) != len(values):
+                raise ValueError(f"{name} names one value twice: {', '.join(values)}")
+        strange = [name for name in self.precisions if not self._is_used(name)]
+        if strange:
+            raise ValueError(
+                f"no target of this recipe comes in {', '.join(strange)}: "
+                "int8 and int4 are for --target ort-cpu, fp16 and bf16 for an engine's"
+            )
+
+    @property
+    def engine_precisions(self) -> tuple[PrecisionName, ...]:
+        """The precisions every engine target is built in."""
+        return tuple(name for name in PRECISIONS if name in self.precisions)
+
+    @property
+    def ort_precisions(self) -> tuple[OrtPrecision, ...]:
+        """The precisions ``ort-cpu`` is built in."""
+        return tuple(name for name in ORT_PRECISIONS if name in self.precisions)
+
+    def _is_used(self, precision: AnyPrecision) -> bool:
+        """Whether a target takes this precision. With targets left to the machine, those of engines may be unused."""
+        if precision in PRECISIONS and (self.targets is None or set(self.targets) & set(ENGINE_TARGETS)):
+            return True
+        if precision in ORT_PRECISIONS and self.targets is not None and "ort-cpu" in self.targets:
+            return True
+        return precision == "fp32"
+
+
+_RECIPE = TypeAdapter(Recipe)
+
+
+def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
+    """The recipe these keys describe. Raises UsageError naming every wrong key and value at once."""
+    try:
+        # As JSON, where a number in quotes is no number, and a tuple is an array, as TOML calls it.
+        text = json.dumps(values, default=_refused)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"{where}: {first_line(error)}", hint="see the README for its keys") from None
+    try:
+        return _RECIPE.validate_json(text, strict=True)
+    except ValidationError as error:
+        problems = error.errors()
+        table = ".".join(str(part) for part in problems[0]["loc"][:-1])
+        known = _keys(table)
+        keys = f"keys of [{table}]: {', '.join(known)}" if table and known else f"keys: {', '.join(_keys(''))}"
+        raise UsageError(f"{where}: {'; '.join(map(_problem, problems))}", hint=keys) from None
+
+
+def recipe_from_toml(path: Path) -> dict[str, Any]:
+    """The keys a recipe file holds, not yet validated. Raises UsageError if it is missing or not TOML."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise UsageError(f"recipe {path} is no file", hint="name a TOML file")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"recipe {path}: {error.strerror or error}", hint="name a TOML file") from None
+    except (ValueError, RecursionError) as error:  # TOML, UTF-8, or a number too long to read
+        raise UsageError(f"recipe {path} is not TOML: {error}", hint="see the README for an example") from None
+
+
+def recipe_as_mapping(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain JSON values, every key present."""
+    mapping: dict[str, Any] = _RECIPE.dump_python(recipe, mode="json")
+    return mapping
+
+
+def _keys(table: str) -> tuple[str, ...]:
+    """The keys of a table by its dotted name, those of the recipe itself for none; empty where there is no such one."""
+    ranges = {f"profile.{name}": ShapeRange for name in Profile.__dataclass_fields__}
+    kind = {"": Recipe, "ort_cpu": OrtCpu, "profile": Profile, **ranges}.get(table)
+    return () if kind is None else tuple(entry.name for entry in fields(kind))
+
+
+def _problem(entry: Any) -> str:
+    *table, last = (str(part) for part in entry["loc"] or ("",))
+    key = ".".join((*table, last))
+    if entry["type"] == "unexpected_keyword_argument":
+        near = difflib.get_close_matches(last, _keys(".".join(table)), n=1)
+        return f"unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else "")
+    message = entry["msg"].removeprefix("Value error, ")
+    said = f"{key}: {message[0].lower() + message[1:]}" if key else message
+    return said if isinstance(entry["input"], dict) else f"{said}, got {reprlib.repr(entry['input'])}"
+
+
+def _refused(value: object) -> NoReturn:
+    raise TypeError(f"{value} is a {type(value).__name__}, which no key of a recipe takes")

@@ -1,0 +1,301 @@
+"""TensorRT and TensorRT-RTX: one class over both, which differ in data. Importing this file imports neither.
+
+Owns what a build is asked for and what it proves; the work is done by a child process (``worker``).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, PluginError, RunError, UsageError
+from andrea_export.core.gpu import why_no_gpu
+from andrea_export.core.names import gelu_layers, graph_inputs
+from andrea_export.core.precision import PRECISIONS, Precision
+from andrea_export.core.profile import Profile
+from andrea_export.core.progress import Progress
+from andrea_export.core.targets import EngineTarget
+from andrea_export.operators.rows import andrea_gelu
+from andrea_export.sessions.base import Availability, Session
+from andrea_export.targets.tensorrt.child import WORKER_COMMAND, Child
+from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest
+from andrea_export.targets.tensorrt.model import derive_engine_model
+from andrea_export.targets.tensorrt.session import EngineSession
+from andrea_model.config import AndreaConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavour:
+    """What differs between TensorRT and TensorRT-RTX."""
+
+    product: str
+    module: str
+    distributions: tuple[str, ...]
+    """Names under which the package may be installed, for its version."""
+    extra: str
+    polygraphy_rtx: str | None
+    """The value of ``POLYGRAPHY_USE_TENSORRT_RTX``; None unsets it: Polygraphy takes any value for yes."""
+    builds_without_gpu: bool
+
+
+class _TensorRT:
+    """Builds and runs engines of one flavour. ``worker`` is the child's command; tests put faults in its place."""
+
+    target: EngineTarget
+    target_gpus: tuple[str, ...]
+    flavour: ClassVar[Flavour]
+
+    def __init__(self, worker: Sequence[str] = WORKER_COMMAND) -> None:
+        self._worker = tuple(worker)
+
+    def can_build(self) -> Availability:
+        """Whether the package is here and, for TensorRT, a GPU, without which its builder does not start."""
+        flavour = self.flavour
+        if importlib.util.find_spec(flavour.module) is None:
+            missing = f"the package {flavour.module} is not installed"
+            if not flavour.builds_without_gpu and (reason := why_no_gpu()):  # installing it would not be enough
+                return Availability(available=False, reason=f"{missing}, and it {reason}", hint=_GPU_HINT)
+            return Availability(available=False, reason=missing, hint=f"pip install 'andrea-export[{flavour.extra}]'")
+        versions = {flavour.module: _version(flavour.distributions)}
+        if not flavour.builds_without_gpu and (reason := why_no_gpu()):
+            return Availability(available=False, reason=reason, hint=_GPU_HINT, versions=versions)
+        return Availability(available=True, versions=versions)
+
+    def can_run(self) -> Availability:
+        """Whether the package, the driver and a GPU are here."""
+        build = self.can_build()
+        if build.available and (reason := why_no_gpu()):
+            return Availability(available=False, reason=reason, hint=_GPU_HINT, versions=build.versions)
+        return build
+
+    def build(self, request: EngineRequest, progress: Progress) -> EngineFacts:
+        """Builds ``request.output``, which appears only once everything about it is proven.
+
+        Raises: BackendUnavailable, UsageError (a profile the model cannot have, no folder), PassError (not a
+        canonical model), PluginError (a library without the plugin), BuildError (failed, crashed, out of time or
+        memory, unproven).
+        """
+        start = time.monotonic()
+        step = f"engine {request.output.stem}"
+        self._require(self.can_build(), f"build {request.target} engines")
+        if not request.output.parent.is_dir():
+            raise UsageError(f"{request.output.parent} is no folder: an engine cannot be written there")
+        precision = PRECISIONS[request.precision]
+        shapes = profile_shapes(request.config, precision, request.profile)
+        op = andrea_gelu()
+        plugin = None
+        if request.plugin_library is not None:
+            if not request.plugin_library.is_file():
+                raise PluginError(f"plugin library {request.plugin_library}: no such file")
+            plugin = {
+                "library": str(request.plugin_library.resolve()),
+                "name": op.op_type,
+                "version": op.plugin_version,
+                "namespace": op.plugin_namespace,
+            }
+
+        def detail(text: str) -> None:
+            progress.detail(step, text)
+
+        def seconds_left() -> float:
+            return max(request.timeout_s - (time.monotonic() - start), 0.0)
+
+        # Beside the output, so that the engine can be renamed into place.
+        with (
+            tempfile.TemporaryDirectory(prefix=f".{request.output.name}-", dir=request.output.parent) as scratch,
+            self._child(Path(scratch), BuildError) as child,
+        ):
+            folder = Path(scratch)
+            description = child.ask("describe", {}, timeout_s=seconds_left(), detail=detail)
+            detail(f"deriving the {request.precision} graph")
+            derived = derive_engine_model(
+                request.model,
+                precision=precision,
+                plugin=plugin is not None,
+                parser_knows_attention=description["attention_node"],
+                folder=folder,
+            )
+            expected = gelu_layers(request.config)
+            if derived.gelu_layers != expected:
+                raise BuildError(
+                    f"{request.model} has GELUs {', '.join(derived.gelu_layers)}, expected {', '.join(expected)}",
+                    hint="export the model again",
+                )
+            engine = folder / "engine.plan"
+            facts = child.ask(
+                "build",
+                {
+                    "model": str(derived.path),
+                    "output": str(engine),
+                    "gelu_layers": derived.gelu_layers,
+                    "plugin": plugin,
+                    "profile": shapes,
+                    "tf32": request.tf32,
+                    # TensorRT has no fused kernel for fp32 attention. A bf16 one must have: decomposed by the builder,
+                    # its scores would be stored in bf16. (An fp16 one comes without Attention nodes.)
+                    "decomposable_attention": precision.compute_dtype == "fp32",
+                },
+                timeout_s=seconds_left(),
+                detail=detail,
+            )
+            engine.replace(request.output)
+        return EngineFacts(
+            target=request.target,
+            precision=request.precision,
+            num_gelu_nodes=len(derived.gelu_layers),
+            num_plugin_layers=facts["num_plugin_layers"],
+            gelu_implementations=facts["gelu_implementations"],
+            num_network_layers=facts["num_network_layers"],
+            plugin_embedded=facts["plugin_embedded"],
+            tf32=facts["tf32"],
+            tensorrt_version=facts["version"],
+            engine_bytes=facts["engine_bytes"],
+            seconds=time.monotonic() - start,
+            peak_memory_bytes=facts["peak_memory_bytes"],
+        )
+
+    def open(self, engine: Path) -> Session:
+        """A session on an engine, in a child process of its own. Raises: BackendUnavailable, RunError."""
+        self._require(self.can_run(), f"run {self.target} engines")
+        if not engine.is_file():
+            raise RunError(f"engine {engine}: no such file")
+        return EngineSession(engine=engine, start_child=lambda folder: self._child(folder, RunError))
+
+    def _require(self, availability: Availability, what: str) -> None:
+        if not availability.available:
+            raise BackendUnavailable(f"cannot {what}: {availability.reason}", hint=availability.hint)
+
+    @contextmanager
+    def _child(self, folder: Path, failure: type[AndreaError]) -> Iterator[Child]:
+        environment: dict[str, str | None] = {"POLYGRAPHY_USE_TENSORRT_RTX": self.flavour.polygraphy_rtx}
+        # In the system's temporary folder: a colon or semicolon in the output's own path would split the library path.
+        with tempfile.TemporaryDirectory(prefix="andrea-export-") as private:
+            if (libraries := _unversioned_rtx_library(Path(private))) is not None:
+                inherited = os.environ.get("LD_LIBRARY_PATH")  # extended for the child alone
+                environment["LD_LIBRARY_PATH"] = f"{libraries}:{inherited}" if inherited else str(libraries)
+            with Child(
+                product=self.flavour.product,
+                command=self._worker,
+                environment=environment,
+                folder=folder,
+                failure=failure,
+            ) as child:
+                yield child
+
+
+class TensorRT(_TensorRT):
+    """Classic TensorRT, 10.x and 11.x."""
+
+    target: EngineTarget = "tensorrt"
+    target_gpus = ("the model of GPU it was built on",)
+    flavour = Flavour(
+        product="TensorRT",
+        module="tensorrt",
+        distributions=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+        extra="tensorrt",
+        polygraphy_rtx=None,
+        builds_without_gpu=False,
+    )
+
+
+class TensorRTRTX(_TensorRT):
+    """TensorRT-RTX, whose engines are finished on the GPU that runs them and so can be built without one."""
+
+    target: EngineTarget = "tensorrt-rtx"
+    # Source: the support matrix of TensorRT-RTX 1.7 (Ampere, Ada and Blackwell; no Hopper).
+    target_gpus = ("8.0", "8.6", "8.9", "12.0", "12.1")
+    flavour = Flavour(
+        product="TensorRT-RTX",
+        module="tensorrt_rtx",
+        distributions=("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx"),
+        extra="rtx",
+        polygraphy_rtx="1",
+        builds_without_gpu=True,
+    )
+
+
+def profile_shapes(config: AndreaConfig, precision: Precision, profile: Profile) -> Mapping[str, list[list[int]]]:
+    """Minimum, optimum and maximum shape of every graph input. Raises UsageError for a profile the model cannot have.
+
+    The mask's length is past + sequence at each of the three, past ``n_ctx`` too: the builder checks that the shapes
+    of one point agree. No run gets there, as there are no positions beyond ``n_ctx``.
+    """
+    check_profile(config, profile)
+    sequence, past = profile.sequence, profile.past
+
+    def shape(dims: Sequence[int | str], point: str) -> list[int]:
+        sizes = {
+            "batch": getattr(profile.batch, point),
+            "sequence": getattr(sequence, point),
+            "past": getattr(past, point),
+            "total": getattr(sequence, point) + getattr(past, point),
+        }
+        return [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+
+    return {
+        spec.name: [shape(spec.dims, point) for point in ("min", "opt", "max")]
+        for spec in graph_inputs(config, precision.cache_dtype)
+    }
+
+
+def check_profile(config: AndreaConfig, profile: Profile) -> None:
+    """Raises UsageError for a profile that a model of this context cannot have, every reason named."""
+    sequence, past = profile.sequence, profile.past
+    problems = []
+    if sequence.max > config.n_ctx:
+        problems.append(f"sequence.max is {sequence.max}")
+    if past.max >= config.n_ctx:
+        problems.append(f"past.max is {past.max}, which leaves no place for a new token")
+    for point in ("min", "opt"):
+        total = getattr(sequence, point) + getattr(past, point)
+        if total > config.n_ctx:
+            problems.append(f"sequence.{point} + past.{point} is {total}")
+    if problems:
+        raise UsageError(
+            f"the profile does not fit a context of {config.n_ctx} tokens: {'; '.join(problems)}",
+            hint="change the recipe's profile",
+        )
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+_GPU_HINT = (
+    "install an NVIDIA GPU and its driver, or use another machine; engines for tensorrt-rtx are built without one"
+)
+
+
+def _version(distributions: Sequence[str]) -> str:
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _unversioned_rtx_library(folder: Path) -> Path | None:
+    """A folder holding ``libtensorrt_rtx.so``, to be put on the child's library path; None where it is not needed.
+
+    Workaround for tensorrt-rtx 1.7.1.116: its ONNX parser opens ``libtensorrt_rtx.so`` by that name at the first
+    plugin node, the wheel ships only ``libtensorrt_rtx.so.1``, and the process ends with "terminate called without an
+    active exception". To be removed when the wheel ships the name its parser opens, or the parser opens the name the
+    wheel ships.
+    """
+    spec = importlib.util.find_spec("tensorrt_rtx_libs")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    shipped = Path(spec.submodule_search_locations[0])
+    if not (shipped / "libtensorrt_rtx.so.1").is_file() or (shipped / "libtensorrt_rtx.so").exists():
+        return None
+    libraries = folder / "lib"
+    libraries.mkdir()
+    (libraries / "libtensorrt_rtx.so").symlink_to(shipped / "libtensorrt_rtx.so.1")
+    return libraries

@@ -1,0 +1,86 @@
+"""Engines as data: what one is asked to be, what its build proved, and its entry in a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from andrea_export.core.profile import Profile
+from andrea_export.core.progress import Progress
+from andrea_export.core.targets import EngineTarget, PrecisionName
+from andrea_export.sessions.base import Availability, Session
+from andrea_model.config import AndreaConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineEntry:
+    """One engine of the bundle: its file, and what its build proved."""
+
+    file: str
+    native_twin: bool
+    facts: EngineFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One engine to build from a canonical ONNX file."""
+
+    model: Path
+    config: AndreaConfig
+    target: EngineTarget
+    precision: PrecisionName
+    profile: Profile
+    tf32: bool
+    plugin_library: Path | None
+    """The library to embed; None builds the native twin, whose GELUs are TensorRT's own."""
+    timeout_s: int
+    output: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What the build of one engine proved, as the child process that built it counted."""
+
+    target: EngineTarget
+    precision: PrecisionName
+    num_gelu_nodes: int
+    num_plugin_layers: int
+    gelu_implementations: Mapping[str, str]
+    """Module path of each GELU → ``plugin com.andrea::AndreaGelu v1`` or ``native``."""
+    num_network_layers: int
+    plugin_embedded: bool
+    """The plugin library's bytes were found verbatim in the engine."""
+    tf32: bool
+    tensorrt_version: str
+    engine_bytes: int
+    seconds: float
+    peak_memory_bytes: int
+
+
+class EngineBackend(Protocol):
+    """Builds and runs the engines of one target."""
+
+    target: EngineTarget
+    target_gpus: tuple[str, ...]
+    """Compute capabilities its engines are for, or in words what they are bound to."""
+
+    def can_build(self) -> Availability:
+        """Whether engines can be built on this machine."""
+        ...
+
+    def can_run(self) -> Availability:
+        """Whether engines can be run on this machine (they need a GPU and its driver)."""
+        ...
+
+    def build(self, request: EngineRequest, progress: Progress) -> EngineFacts:
+        """Builds ``request.output``.
+
+        Raises: BackendUnavailable, PluginError, BuildError (failed, crashed, out of time, unproven).
+        """
+        ...
+
+    def open(self, engine: Path) -> Session:
+        """A session on an engine. Raises: BackendUnavailable, RunError."""
+        ...

@@ -1,0 +1,76 @@
+"""A bundle's engine: it shows its outputs alone, for its layers are fused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from andrea_export.compare.inputs import Case
+from andrea_export.compare.runs import LayerRun
+from andrea_export.compare.sources.base import Identity, origin_key
+from andrea_export.core.dtypes import DTYPES
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.core.precision import PRECISIONS
+from andrea_export.core.profile import Profile
+from andrea_export.sessions.base import Session
+from andrea_export.targets.engines import engine_backend
+from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.weights.checkpoint import WeightsOrigin
+from andrea_model.config import AndreaConfig
+
+
+class EngineSource:
+    """One engine of a bundle."""
+
+    shows_layers = False
+
+    def __init__(
+        self, path: Path, entry: EngineEntry, config: AndreaConfig, origin: WeightsOrigin, *, profile: Profile
+    ) -> None:
+        facts = entry.facts
+        self.profile: Profile | None = profile
+        self._path = path
+        self._entry = entry
+        self._config = config
+        self.identity = Identity(
+            name=f"{facts.target}-{facts.precision}{'-native' if entry.native_twin else ''}",
+            kind="engine",
+            # An fp32 engine that may round its operands to TF32 is judged as one that does.
+            precision="tf32" if facts.tf32 and facts.precision == "fp32" else facts.precision,
+            config=config,
+            weights=str(origin),
+            origin=origin_key(origin),
+            provenance={"tensorrt": facts.tensorrt_version},
+        )
+        self.facts: Mapping[str, object] = {
+            "plugin_layers": facts.num_plugin_layers,
+            "gelu_implementations": dict(facts.gelu_implementations),
+            "tf32": facts.tf32,
+            "tensorrt_version": facts.tensorrt_version,
+        }
+
+    def layers(self, cases: Sequence[Case]) -> LayerRun:
+        """See ``Source``."""
+        from andrea_export.compare.session_run import SessionRun
+
+        cache_dtype = DTYPES[PRECISIONS[self._entry.facts.precision].cache_dtype].numpy
+        with self.session() as session:
+            return SessionRun(session, self._config, cases, cache_dtype=cache_dtype)
+
+    def check_runnable(self) -> None:
+        """Raises BackendUnavailable where the engine cannot be run on this machine."""
+        backend = engine_backend(self._entry.facts.target)
+        runnable = backend.can_run()
+        if not runnable.available:
+            raise BackendUnavailable(runnable.reason, hint=runnable.hint)
+
+    def session(self) -> Session:
+        """See ``Source``."""
+        self.check_runnable()
+        return engine_backend(self._entry.facts.target).open(self._path)
+
+    def weights(self) -> None:
+        """An engine's weights are its own."""
+
+    def recorded(self) -> None:
+        """It is no trace."""

@@ -1,0 +1,1 @@
+"""The comparisons a user asks for: a bundle against torch, and any two sources against each other."""

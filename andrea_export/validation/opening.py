@@ -1,0 +1,134 @@
+"""What REFERENCE and CANDIDATE can be, and how each is recognised: by its content, never by its name.
+
+FILE            a checkpoint (torch; fp64 as the reference, fp32 as the candidate), an ONNX file, a recorded trace
+FILE#PRECISION  a checkpoint in torch in fp64, fp32, tf32 (emulated), fp16 or bf16
+DIR             a bundle: its ONNX file
+DIR#ARTIFACT    ``onnx``, ``onnx-fp16`` (the graph its fp16 engines are built from), or an engine: ``tensorrt-rtx-fp16``
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from andrea_export.bundle.manifest import Bundle, open_bundle
+from andrea_export.compare.sources.base import WHAT_CAN_BE_COMPARED, Source
+from andrea_export.compare.sources.onnx_source import OnnxSource, for_the_cpu_kernels, onnx_source
+from andrea_export.compare.sources.torch_source import torch_source
+from andrea_export.compare.sources.trace_source import TraceSource
+from andrea_export.compare.trace_file import TraceFile, is_trace
+from andrea_export.core.errors import ExportError, UsageError, first_line
+from andrea_export.core.precision import PRECISIONS, Precision
+from andrea_export.sessions.onnxruntime import onnxruntime_version
+from andrea_export.targets.tensorrt.source import EngineSource
+from andrea_export.weights.checkpoint import WeightsOrigin, read_header
+from andrea_model.config import AndreaConfig
+
+
+class Sources:
+    """Opens sources by their specification; what they hold on disk is removed at the end."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def open(self, specification: str, *, precision: str) -> Source:
+        """The source a specification names; ``precision`` is that of a checkpoint which names none.
+
+        Raises: UsageError (no such thing), and the reader's own error for what is damaged.
+        """
+        path, artifact = _split(specification)
+        if path.is_dir():
+            return self._from_bundle(open_bundle(path), artifact or "onnx")
+        with path.open("rb") as file:
+            head = file.read(16)
+        if not head:
+            raise UsageError(f"{path} is empty", hint=WHAT_CAN_BE_COMPARED)
+        if head[8:9] == b"{" and is_trace(path):
+            _no_artifact(path, artifact, "a trace")
+            trace = TraceFile(path)
+            trace.verify()
+            return TraceSource(trace)
+        if head[8:9] == b"{":
+            return torch_source(path, artifact or precision)
+        if path.suffix == ".safetensors":
+            read_header(path)  # says how it is damaged
+        _no_artifact(path, artifact, "an ONNX file")
+        return onnx_source(path)
+
+    def mixed(self, model: Path, config: AndreaConfig, origin: WeightsOrigin, precision: Precision) -> OnnxSource:
+        """The graph that engines of a precision are built from, derived from a canonical file, on the CPU."""
+        return OnnxSource(
+            model,
+            config,
+            origin,
+            precision=precision,
+            name=f"onnxruntime-cpu-{precision.name}",
+            provenance={"derived": "the graph its engines are built from", "onnxruntime": onnxruntime_version()},
+            derive=lambda: self._derived(model, precision),
+        )
+
+    def _derived(self, model: Path, precision: Precision) -> Path:
+        from andrea_export.graph.canonical import load_graph
+        from andrea_export.targets.tensorrt.model import derive_engine_model
+
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="andrea-")
+        folder = Path(self._folder.name) / precision.name
+        folder.mkdir()
+        load_graph(model)  # says what is wrong with a file that holds none
+        try:
+            derived = derive_engine_model(
+                model,
+                precision=precision,
+                plugin=False,
+                parser_knows_attention=True,
+                folder=folder,
+                self_contained=True,
+            )
+        except (OSError, ValueError, TypeError) as error:  # weights that are missing or short end in one of these
+            raise ExportError(f"no {precision.name} graph can be derived: {first_line(error)}") from None
+        return derived.path
+
+    def _from_bundle(self, bundle: Bundle, artifact: str) -> Source:
+        engines = {Path(entry.file).stem: entry for entry in bundle.manifest.engines}
+        if artifact == "onnx":
+            return onnx_source(bundle.model)
+        if artifact in engines:
+            entry = engines[artifact]
+            return EngineSource(
+                bundle.path / entry.file, entry, bundle.config, bundle.origin, profile=bundle.manifest.recipe.profile
+            )
+        mixed = [f"onnx-{name}" for name in PRECISIONS if name != "fp32"]
+        if artifact in mixed:
+            precision = next(row for name, row in PRECISIONS.items() if f"onnx-{name}" == artifact)
+            return self.mixed(bundle.model, bundle.config, bundle.origin, precision)
+        graphs = {name for own in bundle.contents.ort_cpu.values() for name in (own.decode, own.prefill)}
+        if f"{artifact}.onnx" in graphs:
+            raise for_the_cpu_kernels(bundle.path / f"{artifact}.onnx")
+        raise UsageError(
+            f"bundle {bundle.path} has no '{artifact}'", hint=f"it has {', '.join(['onnx', *mixed, *engines])}"
+        )
+
+
+def _split(specification: str) -> tuple[Path, str]:
+    """(path, what is named after the last ``#``); a path that exists as it is has nothing named."""
+    whole = Path(specification)
+    if whole.exists():
+        return whole, ""
+    name, mark, artifact = specification.rpartition("#")
+    path = Path(name) if mark else whole
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder", hint=WHAT_CAN_BE_COMPARED)
+    return path, artifact
+
+
+def _no_artifact(path: Path, artifact: str, kind: str) -> None:
+    if artifact:
+        raise UsageError(f"{path} is {kind}, which has no '#{artifact}'", hint=WHAT_CAN_BE_COMPARED)

@@ -1,0 +1,229 @@
+"""Validation: every layer of every candidate in a bundle against torch, and everything else a reviewer must know.
+
+Owns which candidates a bundle has, and its checks; comparing and judging are those of ``andrea_export.compare``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from andrea_export.bundle.contents import MODEL, PLUGIN
+from andrea_export.bundle.manifest import Bundle, open_bundle
+from andrea_export.compare.compare import Compared, compare, not_measured
+from andrea_export.compare.inputs import Inputs, cases_within, seeded_cases
+from andrea_export.compare.plugin_maths import PluginMaths
+from andrea_export.compare.sources.base import Source
+from andrea_export.compare.sources.onnx_source import OnnxSource
+from andrea_export.compare.sources.torch_source import TorchSource
+from andrea_export.core.errors import BackendUnavailable, BundleError, ExportError
+from andrea_export.core.names import layer_names
+from andrea_export.core.precision import PRECISIONS
+from andrea_export.core.profile import Profile
+from andrea_export.core.progress import Progress
+from andrea_export.core.targets import OrtPrecision
+from andrea_export.graph.parameters import check_weights, hashes_from_model, hashes_from_onnx, model_from_onnx
+from andrea_export.judge.budget import formula
+from andrea_export.judge.policy import Policy, policy_as_mapping
+from andrea_export.judge.verdicts import Judge, judged
+from andrea_export.report.schema import Candidate, Check, Report
+from andrea_export.targets.ort_cpu.validation import measure_ort_cpu
+from andrea_export.targets.recipe import OrtCpu
+from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.targets.tensorrt.source import EngineSource
+from andrea_export.validation.diff import report_of
+from andrea_export.validation.opening import Sources
+from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_model.config import AndreaConfig
+
+STEP = "validate"
+
+# A bundle is made on machines without a GPU: an engine that cannot run here is stated, not failed.
+POLICY = Policy(not_measured="pass")
+
+
+def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Path, progress: Progress) -> Report:
+    """The report on a bundle as it is now; a file that is not the one that was sealed is a failed check.
+
+    Without a checkpoint the reference's weights are made again from their seed or, for trained weights, taken from the
+    bundle's own ONNX file where their hashes are those the manifest recorded at build time.
+    Raises: BundleError (no bundle, or a checkpoint it was not made from), CheckpointError.
+    """
+    bundle = open_bundle(bundle_path, verify=False)
+    progress.start("verify files")
+    mismatches = bundle.contents.mismatches()
+    progress.finish("verify files", f"{len(bundle.manifest.files)} files, {len(mismatches)} wrong")
+    integrity = Check(
+        name="files",
+        verdict="fail" if mismatches else "pass",
+        detail="; ".join(mismatches) or f"all {len(bundle.manifest.files)} files match the manifest's sha256",
+    )
+    progress.start(STEP)
+    try:
+        loaded, source = reference_model(bundle, checkpoint)
+    except ExportError as error:  # the weights were to be taken from the bundle's own file, and it is damaged
+        return _unreadable(bundle, integrity, error)
+    report = validate_files(
+        bundle.path,
+        loaded,
+        engines=bundle.manifest.engines,
+        profile=bundle.manifest.recipe.profile,
+        ort_cpu=bundle.manifest.ort_cpu,
+        ort_options=bundle.manifest.recipe.ort_cpu,
+        weights_sha256=bundle.manifest.weights_sha256,
+        weights_from=source,
+        cache_dir=cache_dir,
+        progress=progress,
+    )
+    report = replace(report, checks=(integrity, *report.checks))
+    progress.finish(STEP, f"{len(report.layers)} rows, verdict {report.verdict}")
+    return report
+
+
+def validate_files(
+    folder: Path,
+    loaded: LoadedModel,
+    *,
+    engines: Sequence[EngineEntry],
+    profile: Profile,
+    ort_cpu: Sequence[OrtPrecision] = (),
+    ort_options: OrtCpu | None = None,
+    weights_sha256: Mapping[str, str] | None = None,
+    weights_from: str,
+    cache_dir: Path,
+    progress: Progress,
+) -> Report:
+    """The report on the model file and engines in a folder, whether sealed yet or not."""
+    config, origin = loaded.config, loaded.origin
+    model = folder / MODEL
+    inputs = Inputs(cases=seeded_cases(config), source="seed 0")
+    reference = TorchSource(loaded.model, origin, precision="fp64", provenance={})
+    plugin_maths = PluginMaths(config, cache_dir)
+    with Sources() as sources:
+        candidates: list[Source] = [
+            OnnxSource(
+                model, config, origin, precision=PRECISIONS["fp32"], name="onnxruntime-cpu", provenance={"file": MODEL}
+            )
+        ]
+        # The graph an engine of a precision is built from, on the CPU: proves the mixed-precision rule itself.
+        mixed = [name for name in dict.fromkeys(entry.facts.precision for entry in engines) if name != "fp32"]
+        candidates += [sources.mixed(model, config, origin, PRECISIONS[name]) for name in mixed]
+        compared = compare(reference, candidates, inputs, observers=[plugin_maths], progress=progress)
+        runnable = [EngineSource(folder / entry.file, entry, config, origin, profile=profile) for entry in engines]
+        compared += _compare_engines(reference, runnable, profile, progress)
+    maths = tuple(plugin_maths.results())
+    cpu_graphs = tuple(measure_ort_cpu(folder, ort_cpu, ort_options or OrtCpu(), loaded.model, inputs.cases, progress))
+    report = report_of(reference, compared, inputs)
+    report = replace(
+        report,
+        reference={
+            **report.reference,
+            "name": "torch fp64",
+            "weights_from": weights_from,
+            "origin_sha256": origin.checkpoint_sha256 or "",
+        },
+        candidates=(*report.candidates, *(candidate for candidate, _ in (*cpu_graphs, *maths))),
+        layers=(*report.layers, *(row for _, rows in (*cpu_graphs, *maths) for row in rows)),
+        checks=(
+            _check_weights(
+                model, hashes_from_model(loaded.model) if weights_sha256 is None else weights_sha256, config
+            ),
+            *(_check_plugin(folder, entry, config) for entry in engines),
+        ),
+    )
+    return judged(report, Judge(policy=POLICY, origin={"name": "validate", "sha256": ""}))
+
+
+def _compare_engines(
+    reference: Source, engines: Sequence[EngineSource], profile: Profile, progress: Progress
+) -> list[Compared]:
+    """Every engine on cases that its profile takes, or why it was not measured."""
+    reasons: dict[str, str] = {}
+    for engine in engines:
+        try:
+            engine.check_runnable()
+        except BackendUnavailable as error:
+            reasons[engine.identity.name] = str(error)
+    compared: dict[str, Compared] = {}
+    measurable = [engine for engine in engines if engine.identity.name not in reasons]
+    if measurable:
+        try:
+            cases = cases_within(profile, reference.identity.config)
+        except BackendUnavailable as error:
+            reasons.update({engine.identity.name: str(error) for engine in measurable})
+        else:
+            found = compare(reference, measurable, Inputs(cases=cases, source="seed 0"), progress=progress)
+            compared = {entry.candidate.name: entry for entry in found}
+    return [
+        compared.get(engine.identity.name) or not_measured(engine, reasons[engine.identity.name]) for engine in engines
+    ]
+
+
+def _unreadable(bundle: Bundle, integrity: Check, error: ExportError) -> Report:
+    """The report on a bundle whose model cannot be read, so that nothing of it could be compared."""
+    weights = Check(name="weights", verdict="fail", detail=str(error))
+    return Report(
+        reference={"name": "torch fp64", "weights": str(bundle.origin), "weights_from": "none that could be read"},
+        inputs={},
+        candidates=(Candidate(name="onnxruntime-cpu", verdict="fail", reason=str(error)),),
+        checks=(integrity, weights),
+        layers=(),
+        layer_order=tuple(layer_names(bundle.config)),
+        policy=policy_as_mapping(POLICY, {"name": "validate", "sha256": ""}),
+        formula=formula(POLICY.k),
+    )
+
+
+def _check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> Check:
+    try:
+        return check_weights(model, expected, config)
+    except ExportError as error:
+        return Check(name="weights", verdict="fail", detail=str(error))
+
+
+def _check_plugin(folder: Path, entry: EngineEntry, config: AndreaConfig) -> Check:
+    """Whether an engine's GELUs are what it claims, all plugin or (native twin) none, and its plan has the library."""
+    facts = entry.facts
+    wanted = 0 if entry.native_twin else config.n_layer
+    counts = facts.num_plugin_layers == wanted and facts.num_gelu_nodes == config.n_layer
+    embedded = _embedded(folder / entry.file, folder / PLUGIN)
+    return Check(
+        name=f"plugin in {entry.file}",
+        verdict="pass" if counts and embedded is not entry.native_twin else "fail",
+        detail=(
+            f"{facts.num_plugin_layers} plugin layers of {facts.num_gelu_nodes} GELU nodes and {config.n_layer} "
+            f"blocks, library {'embedded' if embedded else 'not embedded'}"
+        ),
+    )
+
+
+def _embedded(plan: Path, library: Path) -> bool:
+    """Whether the library's bytes stand in the plan on disk; not if either is missing or empty."""
+    from andrea_export.targets.tensorrt.worker_build import file_contains
+
+    if not all(file.is_file() and file.stat().st_size for file in (plan, library)):
+        return False
+    return file_contains(plan, library.read_bytes())
+
+
+def reference_model(bundle: Bundle, checkpoint: Path | None) -> tuple[LoadedModel, str]:
+    """The reference with the weights the bundle was made from, and where they were taken from this time."""
+    origin, expected = bundle.origin, dict(bundle.manifest.weights_sha256)
+    if checkpoint is not None:
+        loaded = load_model(preset=origin.preset, checkpoint=checkpoint, seed=0)
+        if hashes_from_model(loaded.model) != expected:
+            raise BundleError(
+                f"{checkpoint} is not the checkpoint bundle {bundle.path} was made from ({origin})",
+                hint="give the one it names, or leave out --checkpoint",
+            )
+        return loaded, f"checkpoint {checkpoint.name}"
+    if not origin.trained and origin.seed is not None:
+        loaded = load_model(preset=origin.preset, checkpoint=None, seed=origin.seed)
+        if hashes_from_model(loaded.model) == expected:
+            return loaded, f"seed {origin.seed}"
+    model = model_from_onnx(bundle.model, bundle.config)
+    found = hashes_from_onnx(bundle.model)
+    num_same = sum(found.get(name) == sha256 for name, sha256 in expected.items())
+    source = f"the bundle's model.onnx ({num_same} of {len(expected)} parameters have the checkpoint's hashes)"
+    return LoadedModel(model=model, config=bundle.config, origin=origin), source
