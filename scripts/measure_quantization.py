@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from processor import processor_facts
 
-from andrea_export.core.targets import OrtPrecision
+from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.canonical import export_canonical
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.open import open_shared

@@ -23,7 +23,7 @@ import onnxruntime
 from processor import processor_facts
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
-from andrea_export.core.targets import OrtPrecision
+from andrea_export.core.precision import OrtPrecision
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.machine import measure_limits

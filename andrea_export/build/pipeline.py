@@ -16,8 +16,9 @@ from andrea_export.build.steps import installed_versions, step_key, tool_sha256
 from andrea_export.bundle.contents import MODEL, PLUGIN, REPORT, WEIGHTS
 from andrea_export.bundle.manifest import Manifest, PluginFacts, file_entry, machine_facts, seal
 from andrea_export.core.errors import CheckpointError
+from andrea_export.core.precision import EnginePrecision, OrtPrecision
 from andrea_export.core.progress import Progress
-from andrea_export.core.targets import ENGINE_TARGETS, EngineTarget, OrtPrecision, PrecisionName, Target
+from andrea_export.core.targets import ENGINE_TARGETS, EngineTarget, Target
 from andrea_export.operators import build_plugin_library, check_library, compiler_status, plugin_sources_sha256
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.report.schema import Report, report_as_json, report_from_json
@@ -187,7 +188,7 @@ class Pipeline:
         ]
         return [self._engine(target, precision, native) for target, precision, native in wanted]
 
-    def _engine(self, target: EngineTarget, precision: PrecisionName, native: bool) -> EngineEntry:
+    def _engine(self, target: EngineTarget, precision: EnginePrecision, native: bool) -> EngineEntry:
         file = f"engines/{target}-{precision}{'-native' if native else ''}.plan"
         name = f"engine {Path(file).stem}"
         made: list[EngineEntry] = []

@@ -16,7 +16,8 @@ from types import NoneType
 from typing import Any, TypeVar, get_args
 
 from andrea_export.core.errors import BundleError, first_line
-from andrea_export.core.targets import ORT_PRECISIONS, Int8Decode, OrtPrecision
+from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision
+from andrea_export.core.targets import Int8Decode
 from andrea_export.targets.ort_cpu.files import OrtCpuFiles, files_of
 from andrea_export.weights.checkpoint import WeightsOrigin, file_identity, sha256_of
 from andrea_model.config import AndreaConfig

@@ -25,7 +25,7 @@ from andrea_export.bundle.contents import (
     read_manifest,
 )
 from andrea_export.core.errors import BundleError
-from andrea_export.core.targets import OrtPrecision
+from andrea_export.core.precision import OrtPrecision
 from andrea_export.report.schema import Verdict
 from andrea_export.targets.ort_cpu.files import PATTERNS as ORT_CPU_PATTERNS
 from andrea_export.targets.ort_cpu.files import files_of

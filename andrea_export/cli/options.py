@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from andrea_export.core.errors import UsageError
+from andrea_export.core.precision import BUILT_PRECISIONS, ORT_PRECISIONS
 from andrea_model.config import PRESETS
 
 if TYPE_CHECKING:
@@ -28,16 +30,6 @@ class TargetChoice(str, Enum):
     TENSORRT_RTX = "tensorrt-rtx"
 
 
-class PrecisionChoice(str, Enum):
-    """The precisions of an engine (fp32, fp16, bf16) and of ort-cpu (fp32, int8, int4)."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-    INT8 = "int8"
-    INT4 = "int4"
-
-
 class ProviderChoice(str, Enum):
     """Where onnxruntime runs a model."""
 
@@ -48,12 +40,17 @@ class ProviderChoice(str, Enum):
     TENSORRT_RTX = "tensorrt-rtx"
 
 
-class OrtPrecisionChoice(str, Enum):
-    """The precisions of the runtime."""
+def _choices(name: str, values: Iterable[str]) -> Any:
+    """The choices of an option, as typer takes them: an enumeration of these values."""
+    return Enum(name, {value.replace("-", "_").upper(): value for value in values}, type=str)
 
-    FP32 = "fp32"
-    INT8 = "int8"
-    INT4 = "int4"
+
+if TYPE_CHECKING:
+    PrecisionChoice = Enum
+    OrtPrecisionChoice = Enum
+else:
+    PrecisionChoice = _choices("PrecisionChoice", BUILT_PRECISIONS)
+    OrtPrecisionChoice = _choices("OrtPrecisionChoice", ORT_PRECISIONS)
 
 
 def _presets(incomplete: str) -> list[str]:

@@ -21,7 +21,7 @@ from andrea_export.compare.sources.base import Source, cache_dtype_of
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import AndreaError, BackendUnavailable, MismatchError, RunError, TraceError
 from andrea_export.core.names import Segment, graph_outputs, present_names, segments
-from andrea_export.core.precision import JUDGED
+from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Progress
 from andrea_export.report.metrics import LayerErrors
 from andrea_export.report.schema import Candidate, LayerRow, LocalError, Verdict
@@ -297,10 +297,7 @@ class _Followed:
 
     def _dtype_of(self, layer: str) -> str:
         """The type the candidate's precision has for a layer: a budget is that of this type, not of what came back."""
-        if layer == "mask":
-            return "bool"
-        precision = self.source.identity.precision
-        return "fp64" if precision == "fp64" else JUDGED[precision].module_dtype(layer)
+        return PRECISIONS[self.source.identity.precision].layer_dtype(layer)
 
     def _row(self, layer: str, reference: ByCase, found: ByCase, basis: LayerBasis) -> LayerRow:
         errors = LayerErrors()

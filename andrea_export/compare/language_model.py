@@ -16,7 +16,7 @@ import numpy.typing as npt
 from andrea_export.compare.inputs import Arrays
 from andrea_export.core.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.core.errors import RunError
-from andrea_export.core.precision import JUDGED
+from andrea_export.core.precision import PRECISIONS
 from andrea_export.report.metrics import ErrorSums
 from andrea_export.report.schema import Number
 from andrea_export.sessions.base import Session, zero_cache
@@ -234,8 +234,7 @@ def _empty_cache(config: AndreaConfig, batch: int, precision: str) -> Arrays:
 
 
 def _cache_dtype(precision: str) -> np.dtype[Any]:
-    name = "fp64" if precision == "fp64" else JUDGED[precision].cache_dtype
-    return DTYPES[name].numpy
+    return DTYPES[PRECISIONS[precision].cache_dtype].numpy
 
 
 # --- figures ----------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def _given(part: Part, values: Arrays) -> Arrays:
 
 def _onnx_type(layer: str, precision: Precision) -> int:
     """What the precision's rule says of a layer; a graph that states its types overrules it."""
-    return DTYPES["bool" if layer == "mask" else precision.module_dtype(layer)].onnx
+    return DTYPES[precision.layer_dtype(layer)].onnx
 
 
 def _numpy_type(part: Part, entry: str) -> np.dtype[np.generic]:

@@ -20,7 +20,7 @@ from andrea_export.compare.sources.base import Source
 from andrea_export.compare.trace_file import PrecisionBasis, Recording, first_nan
 from andrea_export.core.errors import RunError, ValidationError
 from andrea_export.core.names import segments
-from andrea_export.core.precision import JUDGED
+from andrea_export.core.precision import JUDGED_PRECISIONS
 from andrea_export.core.progress import Progress
 from andrea_export.sessions.base import Session
 from andrea_model.model import Andrea
@@ -39,10 +39,10 @@ def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
     model = source.weights()
     basis = None
     if model is not None:
-        basis = MeasuredBasis(model, inputs.cases, JUDGED, reference_precision=identity.precision)
+        basis = MeasuredBasis(model, inputs.cases, JUDGED_PRECISIONS, reference_precision=identity.precision)
     layers: dict[str, Arrays] = {case.name: {} for case in inputs.cases}
-    accumulated: dict[str, dict[str, dict[str, float]]] = {name: {} for name in JUDGED}
-    local: dict[str, dict[str, dict[str, float]]] = {name: {} for name in JUDGED}
+    accumulated: dict[str, dict[str, dict[str, float]]] = {name: {} for name in JUDGED_PRECISIONS}
+    local: dict[str, dict[str, dict[str, float]]] = {name: {} for name in JUDGED_PRECISIONS}
     stream = Stream(identity.config, inputs.cases, [run, *([basis.truth] if basis is not None else [])])
     for segment in segments(identity.config):
         progress.detail(STEP, segment.name)
@@ -52,7 +52,7 @@ def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
             layers[case].update(tensors)
         if basis is not None:
             basis.measure(segment, found, stream.given(segment, found))
-            for name in JUDGED:
+            for name in JUDGED_PRECISIONS:
                 accumulated[name].update({key: dict(row) for key, row in basis.accumulated(name, segment).items()})
                 local[name].update({key: dict(row) for key, row in basis.local(name, segment).items()})
             stream.forget(segment)
@@ -75,7 +75,7 @@ def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
             name: PrecisionBasis(
                 accumulated=accumulated[name], local=local[name], language_model=language.get(name, {})
             )
-            for name in JUDGED
+            for name in JUDGED_PRECISIONS
             if basis is not None
         },
     )
@@ -129,7 +129,7 @@ def _language_basis(
         with TorchSession(model, precision="fp64") as session:
             truth = run_of_text(session, suite, "fp64")
     basis: dict[str, dict[str, float]] = {}
-    for name in JUDGED:
+    for name in JUDGED_PRECISIONS:
         progress.detail(STEP, f"torch's own error in {name}")
         basis[name] = language_basis(model, suite, truth, name)
     if own == "fp64":

@@ -14,13 +14,13 @@ from andrea_export.compare.runs import ByCase
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, first_line
 from andrea_export.core.names import Segment, present_names
-from andrea_export.core.precision import JUDGED
+from andrea_export.core.precision import PRECISIONS
 from andrea_export.sessions.torch_reference import array_from_torch, cache_dtype, converted
 from andrea_model.model import Andrea, Block
 
 
 class TorchRun:
-    """Runs the model in one precision (fp64, or a row of ``precision.JUDGED``); holds one converted segment."""
+    """Runs the model in one precision (a row of ``precision.PRECISIONS``); holds one converted segment."""
 
     def __init__(self, model: Andrea, cases: Sequence[Case], *, precision: str) -> None:
         self.refusals: list[str] = []
@@ -191,9 +191,7 @@ class _Given:
         value = self._values[name]
         if value.dtype == np.bool_:
             return torch.from_numpy(np.ascontiguousarray(value))
-        dtype = "fp64"
-        if self._precision != "fp64":
-            dtype = JUDGED[self._precision].module_dtype(name)
+        dtype = PRECISIONS[self._precision].module_dtype(name)
         exact = np.ascontiguousarray(value, np.float64) if value.dtype != np.float32 else np.ascontiguousarray(value)
         tensor: Tensor = torch.from_numpy(exact).to(getattr(torch, DTYPES[dtype].torch))
         return tensor

@@ -1,7 +1,6 @@
-"""Precisions, one row each, and the table of what is half in them: the rule that ``passes.mixed_precision`` applies.
+"""THE table of precisions, one row each, and the rule of what is half in them, which ``mixed_precision`` applies.
 
-``PRECISIONS`` are those an engine is built in. ``JUDGED`` adds what an fp32 engine is where it may use TF32: stored as
-fp32, with budgets of its own.
+Every list of names, choice on the command line and type in a file is derived from the rows.
 
 The rule. In fp16 and bf16 the two sublayers of every block, ``attn`` and ``mlp`` with everything below them, compute
 and store in the half type: their weights and biases, their activations, and the KV cache. Everything else is fp32:
@@ -29,11 +28,9 @@ Source for the fused fp16 kernel: https://github.com/tier4/autoware-ml/pull/95 (
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
-
-from andrea_export.core.targets import PrecisionName
+from typing import TYPE_CHECKING, Literal
 
 HALF_MODULES: tuple[str, ...] = ("attn", "mlp")
 """Modules of a block, by path inside the block, that are half with everything below them."""
@@ -46,10 +43,19 @@ _CACHE = re.compile(r"(past_key_values|present)\.\d+\.(key|value)")
 class Precision:
     """One precision; types are keys of ``dtypes.DTYPES``."""
 
-    name: PrecisionName | Literal["tf32"]
-    compute_dtype: str
+    name: str
+    compute_dtype: str = "fp32"
     """What ``HALF_MODULES`` compute and store in, and what the KV cache is stored in."""
-    attention_node: bool
+    rest_dtype: str = "fp32"
+    """What everything else computes and stores in."""
+    in_engines: bool = False
+    """Whether engines are built in it."""
+    in_ort_cpu: bool = False
+    """Whether there are graphs in it for onnxruntime's CPU kernels."""
+    has_budgets: bool = False
+    """Whether torch, run in it, says what error a candidate may have. fp64 is the truth that errors are measured
+    against; a graph with quantised weights brings the torch model that rounds as it does."""
+    attention_node: bool = True
     """Whether attention may stay one Attention node, whose kernels choose the type of their sums."""
 
     @property
@@ -67,17 +73,43 @@ class Precision:
         match = _IN_BLOCK.fullmatch(module)
         inside = match["inside"] if match else ""
         is_half = any(inside == half or inside.startswith(f"{half}.") for half in HALF_MODULES)
-        return self.compute_dtype if is_half else "fp32"
+        return self.compute_dtype if is_half else self.rest_dtype
+
+    def layer_dtype(self, layer: str) -> str:
+        """The type of a layer's value, the mask's included."""
+        return "bool" if layer == "mask" else self.module_dtype(layer)
 
 
-PRECISIONS: dict[PrecisionName, Precision] = {
-    "fp32": Precision(name="fp32", compute_dtype="fp32", attention_node=True),
-    "fp16": Precision(name="fp16", compute_dtype="fp16", attention_node=False),
-    "bf16": Precision(name="bf16", compute_dtype="bf16", attention_node=True),
+PRECISIONS: dict[str, Precision] = {
+    row.name: row
+    for row in (
+        Precision(name="fp64", compute_dtype="fp64", rest_dtype="fp64"),
+        Precision(name="fp32", in_engines=True, in_ort_cpu=True, has_budgets=True),
+        Precision(name="fp16", compute_dtype="fp16", in_engines=True, has_budgets=True, attention_node=False),
+        Precision(name="bf16", compute_dtype="bf16", in_engines=True, has_budgets=True),
+        # What an fp32 engine is where it may use TF32: stored as fp32, with budgets of its own.
+        Precision(name="tf32", has_budgets=True),
+        Precision(name="int8", in_ort_cpu=True),
+        Precision(name="int4", in_ort_cpu=True),
+    )
 }
 
-JUDGED: Mapping[str, Precision] = {
-    **{row.name: row for row in PRECISIONS.values()},
-    "tf32": Precision(name="tf32", compute_dtype="fp32", attention_node=True),
-}
-"""Every precision that budgets can be derived for. fp64 is no row: it is what errors are measured against."""
+
+def _names(belongs: Callable[[Precision], bool]) -> tuple[str, ...]:
+    return tuple(row.name for row in PRECISIONS.values() if belongs(row))
+
+
+ENGINE_PRECISIONS = _names(lambda row: row.in_engines)
+ORT_PRECISIONS = _names(lambda row: row.in_ort_cpu)
+BUILT_PRECISIONS = _names(lambda row: row.in_engines or row.in_ort_cpu)
+JUDGED_PRECISIONS = _names(lambda row: row.has_budgets)
+"""Every precision that budgets can be derived for."""
+
+if TYPE_CHECKING:
+    EnginePrecision = str
+    OrtPrecision = str
+    BuiltPrecision = str
+else:  # what a file may say, checked by whoever reads it
+    EnginePrecision = Literal[ENGINE_PRECISIONS]
+    OrtPrecision = Literal[ORT_PRECISIONS]
+    BuiltPrecision = Literal[BUILT_PRECISIONS]

@@ -9,13 +9,7 @@ from typing import Literal
 
 Target = Literal["onnx", "ort-cpu", "tensorrt", "tensorrt-rtx"]
 EngineTarget = Literal["tensorrt", "tensorrt-rtx"]
-PrecisionName = Literal["fp32", "fp16", "bf16"]
-OrtPrecision = Literal["fp32", "int8", "int4"]
-AnyPrecision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 Int8Decode = Literal["blockwise", "dynamic"]
 
 TARGETS: tuple[Target, ...] = ("onnx", "ort-cpu", "tensorrt", "tensorrt-rtx")
 ENGINE_TARGETS: tuple[EngineTarget, ...] = ("tensorrt", "tensorrt-rtx")
-PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16")
-ORT_PRECISIONS: tuple[OrtPrecision, ...] = ("fp32", "int8", "int4")
-ALL_PRECISIONS: tuple[AnyPrecision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")

@@ -14,7 +14,7 @@ from types import TracebackType
 from andrea_export.bundle.contents import MANIFEST, MODEL, PLUGIN, REPORT, WEIGHTS, Contents, identities, read_contents
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
 from andrea_export.core.numbers import whole_number
-from andrea_export.core.targets import ORT_PRECISIONS, OrtPrecision
+from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision
 from andrea_export.runtime.cores import most_threads, num_usable_cores
 from andrea_export.runtime.engine import Engine, LogitsBV
 from andrea_export.runtime.sampling import Sampler, Sampling, checked_sampling

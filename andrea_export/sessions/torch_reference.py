@@ -1,8 +1,8 @@
 """The reference: the torch model behind the same Session protocol as everything it is compared with.
 
 A run returns the graph outputs and, on request, every layer, under the names of ``specs.layer_names``. The precision
-rows are those of ``precision.JUDGED``: fp64 is the truth that errors are measured against; fp32, TF32, fp16 and bf16
-show the error that torch itself makes, from which budgets are derived.
+rows are those of ``core.precision``: fp64 is the truth that errors are measured against; fp32, TF32, fp16 and bf16 show
+the error that torch itself makes, from which budgets are derived.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, first_line
 from andrea_export.core.names import present_names
-from andrea_export.core.precision import HALF_MODULES
+from andrea_export.core.precision import HALF_MODULES, PRECISIONS
 from andrea_export.sessions.base import Feeds
 from andrea_export.sessions.torch_tf32 import in_tf32
 from andrea_model.model import Andrea, Block
 
 ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
-
-_WHOLE = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32}
-_MIXED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class TorchSession:
@@ -117,16 +115,18 @@ def converted(module: ModuleT, precision: str) -> ModuleT:
     if precision == "tf32":
         return in_tf32(module)
     copied = copy.deepcopy(module)
-    if precision in _WHOLE:
-        return copied.to(_WHOLE[precision])
+    row = PRECISIONS[precision]
+    if row.compute_dtype == row.rest_dtype:
+        return copied.to(cache_dtype(precision))
     for block in [part for part in copied.modules() if isinstance(part, Block)]:
-        _make_mixed(block, _MIXED[precision])
+        _make_mixed(block, cache_dtype(precision))
     return copied
 
 
 def cache_dtype(precision: str) -> torch.dtype:
     """The type of the past and present keys and values in one precision."""
-    return _WHOLE.get(precision) or _MIXED[precision]
+    dtype: torch.dtype = getattr(torch, DTYPES[PRECISIONS[precision].cache_dtype].torch)
+    return dtype
 
 
 def _make_mixed(block: Block, half: torch.dtype) -> None:

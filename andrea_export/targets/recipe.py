@@ -16,17 +16,15 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from andrea_export.core.errors import UsageError, first_line
-from andrea_export.core.profile import Profile, ShapeRange
-from andrea_export.core.targets import (
-    ENGINE_TARGETS,
+from andrea_export.core.precision import (
+    ENGINE_PRECISIONS,
     ORT_PRECISIONS,
-    PRECISIONS,
-    AnyPrecision,
-    Int8Decode,
+    BuiltPrecision,
+    EnginePrecision,
     OrtPrecision,
-    PrecisionName,
-    Target,
 )
+from andrea_export.core.profile import Profile, ShapeRange
+from andrea_export.core.targets import ENGINE_TARGETS, Int8Decode, Target
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -72,7 +70,7 @@ class Recipe:
     """Seed of the untrained weights, where no checkpoint is given."""
     targets: tuple[Target, ...] | None = None
     """Left out: everything this machine can build, but ort-cpu, which is made where it is asked for by name."""
-    precisions: tuple[AnyPrecision, ...] = ("fp32",)
+    precisions: tuple[BuiltPrecision, ...] = ("fp32",)
     """Each target takes those it knows: an engine fp32, fp16, bf16, ort-cpu fp32, int8, int4. model.onnx is fp32."""
     ort_cpu: OrtCpu = field(default_factory=OrtCpu)
     profile: Profile = field(default_factory=Profile)
@@ -100,18 +98,18 @@ class Recipe:
             )
 
     @property
-    def engine_precisions(self) -> tuple[PrecisionName, ...]:
+    def engine_precisions(self) -> tuple[EnginePrecision, ...]:
         """The precisions every engine target is built in."""
-        return tuple(name for name in PRECISIONS if name in self.precisions)
+        return tuple(name for name in ENGINE_PRECISIONS if name in self.precisions)
 
     @property
     def ort_precisions(self) -> tuple[OrtPrecision, ...]:
         """The precisions ``ort-cpu`` is built in."""
         return tuple(name for name in ORT_PRECISIONS if name in self.precisions)
 
-    def _is_used(self, precision: AnyPrecision) -> bool:
+    def _is_used(self, precision: BuiltPrecision) -> bool:
         """Whether a target takes this precision. With targets left to the machine, those of engines may be unused."""
-        if precision in PRECISIONS and (self.targets is None or set(self.targets) & set(ENGINE_TARGETS)):
+        if precision in ENGINE_PRECISIONS and (self.targets is None or set(self.targets) & set(ENGINE_TARGETS)):
             return True
         if precision in ORT_PRECISIONS and self.targets is not None and "ort-cpu" in self.targets:
             return True

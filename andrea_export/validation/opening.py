@@ -18,7 +18,7 @@ from andrea_export.compare.sources.torch_source import torch_source
 from andrea_export.compare.sources.trace_source import TraceSource
 from andrea_export.compare.trace_file import TraceFile, is_trace
 from andrea_export.core.errors import ExportError, UsageError, first_line
-from andrea_export.core.precision import PRECISIONS, Precision
+from andrea_export.core.precision import ENGINE_PRECISIONS, PRECISIONS, Precision
 from andrea_export.sessions.onnxruntime import onnxruntime_version
 from andrea_export.targets.tensorrt.source import EngineSource
 from andrea_export.weights.checkpoint import WeightsOrigin, read_header
@@ -105,9 +105,9 @@ class Sources:
             return EngineSource(
                 bundle.path / entry.file, entry, bundle.config, bundle.origin, profile=bundle.manifest.recipe.profile
             )
-        mixed = [f"onnx-{name}" for name in PRECISIONS if name != "fp32"]
+        mixed = [f"onnx-{name}" for name in ENGINE_PRECISIONS if name != "fp32"]
         if artifact in mixed:
-            precision = next(row for name, row in PRECISIONS.items() if f"onnx-{name}" == artifact)
+            precision = PRECISIONS[artifact.removeprefix("onnx-")]
             return self.mixed(bundle.model, bundle.config, bundle.origin, precision)
         graphs = {name for own in bundle.contents.ort_cpu.values() for name in (own.decode, own.prefill)}
         if f"{artifact}.onnx" in graphs:

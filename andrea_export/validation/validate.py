@@ -19,10 +19,9 @@ from andrea_export.compare.sources.onnx_source import OnnxSource
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.errors import BackendUnavailable, BundleError, ExportError
 from andrea_export.core.names import layer_names
-from andrea_export.core.precision import PRECISIONS
+from andrea_export.core.precision import PRECISIONS, OrtPrecision
 from andrea_export.core.profile import Profile
 from andrea_export.core.progress import Progress
-from andrea_export.core.targets import OrtPrecision
 from andrea_export.graph.parameters import check_weights, hashes_from_model, hashes_from_onnx, model_from_onnx
 from andrea_export.judge.budget import formula
 from andrea_export.judge.policy import Policy, policy_as_mapping

@@ -17,8 +17,13 @@ from onnx.reference import ReferenceEvaluator
 
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.names import BLOCK_LAYERS
-from andrea_export.core.precision import PRECISIONS
-from andrea_export.core.targets import PRECISIONS as PRECISION_NAMES
+from andrea_export.core.precision import (
+    BUILT_PRECISIONS,
+    ENGINE_PRECISIONS,
+    JUDGED_PRECISIONS,
+    ORT_PRECISIONS,
+    PRECISIONS,
+)
 from andrea_export.graph.canonical import export_canonical
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.native_gelu import NativeGelu
@@ -36,8 +41,16 @@ NUM_TOKENS = 12
 
 
 def test_every_precision_of_the_recipe_has_a_row() -> None:
-    assert tuple(PRECISIONS) == PRECISION_NAMES
-    assert all(row.name == name and row.compute_dtype in DTYPES for name, row in PRECISIONS.items())
+    assert set(BUILT_PRECISIONS) <= set(PRECISIONS)
+    assert all(row.name == name for name, row in PRECISIONS.items())
+    assert all({row.compute_dtype, row.rest_dtype} <= set(DTYPES) for row in PRECISIONS.values())
+
+
+def test_the_lists_of_precisions_are_those_of_the_table() -> None:
+    assert ENGINE_PRECISIONS == ("fp32", "fp16", "bf16")
+    assert ORT_PRECISIONS == ("fp32", "int8", "int4")
+    assert BUILT_PRECISIONS == ("fp32", "fp16", "bf16", "int8", "int4")
+    assert JUDGED_PRECISIONS == ("fp32", "fp16", "bf16", "tf32")
 
 
 @pytest.mark.parametrize(

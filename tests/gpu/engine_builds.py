@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from gpu_parts import Built, NotAvailable
 
 if TYPE_CHECKING:
-    from andrea_export.core.targets import PrecisionName
+    from andrea_export.core.precision import EnginePrecision
     from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
     from andrea_export.targets.tensorrt.facts import EngineRequest
     from andrea_export.weights.checkpoint import LoadedModel
 
 FLAVOURS = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 # What is timed, in this order; the layers of the first are read.
-PRECISIONS: tuple[PrecisionName, ...] = ("fp16", "fp32")
+PRECISIONS: tuple[EnginePrecision, ...] = ("fp16", "fp32")
 _NEEDED = ("onnx_ir", "onnxscript", "polygraphy", "pydantic", "rich", "safetensors", "typer")
 
 
@@ -66,13 +66,13 @@ def model_of(built: Built) -> Model:
     return Model(preset=preset, loaded=loaded, file=file, folder=folder)
 
 
-def engine_name(target: str, precision: PrecisionName, *, plugin: bool) -> str:
+def engine_name(target: str, precision: EnginePrecision, *, plugin: bool) -> str:
     """The engine's name, as in a bundle: ``tensorrt-rtx-fp16``, and ``…-native`` without the plugin."""
     return f"{target}-{precision}{'' if plugin else '-native'}"
 
 
 def request_of(
-    model: Model, target: str, precision: PrecisionName, *, library: Path | None, output: Path, seconds: float
+    model: Model, target: str, precision: EnginePrecision, *, library: Path | None, output: Path, seconds: float
 ) -> EngineRequest:
     """One engine with the package's own settings, to be built in at most `seconds`."""
     from andrea_export.core.profile import Profile

@@ -15,7 +15,7 @@ from andrea_export.compare.inputs import Case
 from andrea_export.compare.session_run import run_case
 from andrea_export.core.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.core.names import layer_names, present_names
-from andrea_export.core.precision import PRECISIONS, PrecisionName
+from andrea_export.core.precision import PRECISIONS, EnginePrecision
 from andrea_export.judge.budget import budget_of, verdict_of
 from andrea_export.report.metrics import ErrorSums
 from andrea_export.sessions.base import Session
@@ -63,7 +63,7 @@ class LayerComparison:
     """The largest relative L2 error as a share of its budget, and the layer that has it."""
 
 
-def torch_references(model: Andrea, cases: Sequence[Case], precision: PrecisionName) -> References:
+def torch_references(model: Andrea, cases: Sequence[Case], precision: EnginePrecision) -> References:
     """Runs the cases through torch in fp64 and in the precision."""
     names = tuple(layer_names(model.config))
     cache = DTYPES[PRECISIONS[precision].cache_dtype].numpy

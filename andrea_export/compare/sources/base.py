@@ -13,7 +13,7 @@ from andrea_export.compare.runs import LayerRun
 from andrea_export.compare.trace_file import TraceFile
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import MismatchError
-from andrea_export.core.precision import JUDGED
+from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
 from andrea_export.weights.checkpoint import WeightsOrigin
@@ -98,4 +98,4 @@ def origin_key(origin: WeightsOrigin) -> str:
 
 def cache_dtype_of(precision: str) -> np.dtype[Any]:
     """The type of a source's past and present keys and values."""
-    return DTYPES["fp64" if precision == "fp64" else JUDGED[precision].cache_dtype].numpy
+    return DTYPES[PRECISIONS[precision].cache_dtype].numpy

@@ -12,7 +12,7 @@ from andrea_export.compare.sources.base import WHAT_CAN_BE_COMPARED, Identity, o
 from andrea_export.core.dtypes import dtype_from_onnx
 from andrea_export.core.errors import BackendUnavailable, ExportError, MismatchError, UsageError
 from andrea_export.core.names import SEQLENS
-from andrea_export.core.precision import PRECISIONS, Precision
+from andrea_export.core.precision import ENGINE_PRECISIONS, PRECISIONS, Precision
 from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
 from andrea_export.sessions.onnxruntime import OnnxSession, onnxruntime_version, provider_availability
@@ -120,7 +120,9 @@ def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
         )
     caches = [entry for entry in graph.input if entry.name.startswith("past_key_values.")]
     dtype = dtype_from_onnx(caches[0].type.tensor_type.elem_type).name if caches else "fp32"
-    precision = next((row for row in PRECISIONS.values() if row.cache_dtype == dtype), PRECISIONS["fp32"])
+    precision = next(
+        (PRECISIONS[name] for name in ENGINE_PRECISIONS if PRECISIONS[name].cache_dtype == dtype), PRECISIONS["fp32"]
+    )
     return OnnxSource(
         path,
         info.config,

@@ -9,13 +9,13 @@ from andrea_export.compare.inputs import Case
 from andrea_export.compare.runs import LayerRun
 from andrea_export.compare.sources.base import Identity, origin_key
 from andrea_export.core.errors import UsageError
-from andrea_export.core.precision import JUDGED
+from andrea_export.core.precision import JUDGED_PRECISIONS
 from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
 from andrea_export.weights.checkpoint import WeightsOrigin, load_model
 from andrea_model.model import Andrea
 
-TORCH_PRECISIONS = ("fp64", *JUDGED)
+TORCH_PRECISIONS = ("fp64", *JUDGED_PRECISIONS)
 
 
 class TorchSource:

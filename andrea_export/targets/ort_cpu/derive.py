@@ -18,7 +18,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError, UsageError
-from andrea_export.core.targets import OrtPrecision
+from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.operators.rows import andrea_gelu

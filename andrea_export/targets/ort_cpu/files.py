@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from andrea_export.core.targets import Int8Decode, OrtPrecision
+from andrea_export.core.precision import OrtPrecision
+from andrea_export.core.targets import Int8Decode
 
 PATTERNS = ("ort-cpu-*.onnx", "ort-cpu-*.onnx.data")
 """What the names of these files match, whichever recipe made them."""

@@ -20,8 +20,8 @@ from andrea_export.compare.runs import ByCase
 from andrea_export.compare.session_run import run_case
 from andrea_export.core.errors import AndreaError, BackendUnavailable
 from andrea_export.core.names import layer_names
+from andrea_export.core.precision import OrtPrecision
 from andrea_export.core.progress import Progress
-from andrea_export.core.targets import OrtPrecision
 from andrea_export.judge.budget import basis_of
 from andrea_export.report.metrics import ErrorSums, LayerErrors
 from andrea_export.report.schema import Candidate, LayerRow

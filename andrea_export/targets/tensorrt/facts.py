@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from andrea_export.core.precision import EnginePrecision
 from andrea_export.core.profile import Profile
 from andrea_export.core.progress import Progress
-from andrea_export.core.targets import EngineTarget, PrecisionName
+from andrea_export.core.targets import EngineTarget
 from andrea_export.sessions.base import Availability, Session
 from andrea_model.config import AndreaConfig
 
@@ -30,7 +31,7 @@ class EngineRequest:
     model: Path
     config: AndreaConfig
     target: EngineTarget
-    precision: PrecisionName
+    precision: EnginePrecision
     profile: Profile
     tf32: bool
     plugin_library: Path | None
@@ -44,7 +45,7 @@ class EngineFacts:
     """What the build of one engine proved, as the child process that built it counted."""
 
     target: EngineTarget
-    precision: PrecisionName
+    precision: EnginePrecision
     num_gelu_nodes: int
     num_plugin_layers: int
     gelu_implementations: Mapping[str, str]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from peers.prepare import CHECKPOINT, trained_prompts
 
-from andrea_export.core.targets import OrtPrecision
+from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.canonical import export_canonical
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu

@@ -16,8 +16,9 @@ import torch
 
 from andrea_export.build.build import BuildResult, build_bundle
 from andrea_export.core.errors import UsageError
+from andrea_export.core.precision import OrtPrecision
 from andrea_export.core.progress import Silent
-from andrea_export.core.targets import Int8Decode, OrtPrecision
+from andrea_export.core.targets import Int8Decode
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import check_layers, derive_ort_cpu, linear_kinds
 from andrea_export.targets.ort_cpu.files import files_of

@@ -17,10 +17,10 @@ import pytest
 
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, PassError, PluginError, UsageError
 from andrea_export.core.names import gelu_layers
-from andrea_export.core.precision import PRECISIONS
+from andrea_export.core.precision import PRECISIONS, EnginePrecision
 from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.core.progress import Silent
-from andrea_export.core.targets import EngineTarget, PrecisionName
+from andrea_export.core.targets import EngineTarget
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import gelu_nodes
 from andrea_export.graph.passes.native_gelu import NativeGelu
@@ -83,7 +83,7 @@ def _request(
     output: Path,
     *,
     target: EngineTarget = "tensorrt-rtx",
-    precision: PrecisionName = "fp32",
+    precision: EnginePrecision = "fp32",
     plugin_library: Path | None = None,
 ) -> EngineRequest:
     return EngineRequest(
@@ -140,7 +140,7 @@ def test_engines(
     tiny_onnx: Path,
     plugin_library: Path,
     tmp_path: Path,
-    precision: PrecisionName,
+    precision: EnginePrecision,
     with_plugin: bool,
 ) -> None:
     output = tmp_path / f"{backend.target}-{precision}.plan"

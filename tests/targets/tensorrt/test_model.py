@@ -12,8 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from andrea_export.core.errors import PassError
-from andrea_export.core.precision import PRECISIONS
-from andrea_export.core.targets import PrecisionName
+from andrea_export.core.precision import PRECISIONS, EnginePrecision
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.operators.rows import andrea_gelu
@@ -29,7 +28,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("plugin", [True, False], ids=["plugin", "native"])
-def test_derived_file(tiny_onnx: Path, tmp_path: Path, precision: PrecisionName, plugin: bool) -> None:
+def test_derived_file(tiny_onnx: Path, tmp_path: Path, precision: EnginePrecision, plugin: bool) -> None:
     before = _digests(tiny_onnx.parent)
     derived = derive_engine_model(
         tiny_onnx, precision=PRECISIONS[precision], plugin=plugin, parser_knows_attention=True, folder=tmp_path
@@ -49,7 +48,7 @@ def test_derived_file(tiny_onnx: Path, tmp_path: Path, precision: PrecisionName,
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_weights_that_do_not_change_are_not_written(
-    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, precision: PrecisionName
+    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, precision: EnginePrecision
 ) -> None:
     derive_engine_model(
         tiny_onnx, precision=PRECISIONS[precision], plugin=True, parser_knows_attention=True, folder=tmp_path
@@ -71,7 +70,7 @@ def test_weights_that_do_not_change_are_not_written(
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_tied_matrix_is_stored_once(
-    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, precision: PrecisionName
+    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, precision: EnginePrecision
 ) -> None:
     derived = derive_engine_model(
         tiny_onnx, precision=PRECISIONS[precision], plugin=True, parser_knows_attention=True, folder=tmp_path
