@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from andrea_export.judge.policy import policy_json_schema
-from andrea_export.report.schema import report_json_schema
+from andrea_export.report.file import report_json_schema
 
 FOLDER = Path(__file__).parents[1] / "andrea_export" / "schemas"
 

@@ -21,7 +21,8 @@ from andrea_export.core.progress import Progress
 from andrea_export.core.targets import ENGINE_TARGETS, EngineTarget, Target
 from andrea_export.operators import build_plugin_library, check_library, compiler_status, plugin_sources_sha256
 from andrea_export.operators.rows import andrea_gelu
-from andrea_export.report.schema import Report, report_as_json, report_from_json
+from andrea_export.report.file import report_as_json, report_from_json
+from andrea_export.report.schema import Report
 from andrea_export.targets.engines import engine_backend
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.recipe import Recipe

@@ -30,7 +30,7 @@ def check(
 
     from andrea_export.judge.policy import policy_from_mapping
     from andrea_export.judge.verdicts import judged
-    from andrea_export.report.schema import report_from_json
+    from andrea_export.report.file import report_from_json
 
     before = report_from_json(report)
     judge = judge_from(policy, baseline)

@@ -83,7 +83,7 @@ def judge_from(policy: Path | None, baseline: Path | None) -> Judge:
     """The policy and the baseline that were named. Raises: PolicyError, ReportError."""
     from andrea_export.judge.policy import policy_from_toml
     from andrea_export.judge.verdicts import Judge
-    from andrea_export.report.schema import report_from_json
+    from andrea_export.report.file import report_from_json
 
     before = report_from_json(baseline) if baseline is not None else None
     if policy is None:
@@ -94,8 +94,8 @@ def judge_from(policy: Path | None, baseline: Path | None) -> Judge:
 
 def show(report: Report, subject: str, *, as_json: bool, html: Path | None) -> None:
     """Prints the report: as one JSON document, or for people."""
+    from andrea_export.report.file import report_as_json
     from andrea_export.report.render.terminal import report_lines
-    from andrea_export.report.schema import report_as_json
 
     if as_json:
         emit_json_text(report_as_json(report))

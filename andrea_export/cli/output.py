@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from andrea_export.core.errors import AndreaError, UsageError
+from andrea_export.core.numbers import json_values
 
 _COLOURS = {"pass": "32", "fail": "31", "not-measured": "33", "error": "31"}
 # Control characters (C0 but newline, DEL, C1), line and paragraph separators, and what reorders text: U+200E/F, U+061C,
@@ -90,7 +90,7 @@ def emit(text: str = "", *, end: str = "\n") -> None:
 def emit_json(document: Any) -> None:
     """Writes one JSON document to stdout: two-space indent, keys in the order given; a figure that is not finite is a
     string, for JSON has none."""
-    emit_json_text(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    emit_json_text(json.dumps(json_values(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def emit_json_text(text: str) -> None:
@@ -164,16 +164,6 @@ def _escape(found: re.Match[str]) -> str:
 def _escape_all(found: re.Match[str]) -> str:
     text = found.group()
     return text[0].encode("unicode_escape").decode("ascii") + text[1:]
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return value
 
 
 def coloured(text: str, meaning: str, stream: Any = None) -> str:

@@ -44,8 +44,8 @@ def report(
     ] = None,
 ) -> None:
     """Render a report. Judges nothing again, so the exit code is 0 for a failed report too: see `check` for a gate."""
+    from andrea_export.report.file import report_from_json
     from andrea_export.report.render import render
-    from andrea_export.report.schema import report_from_json
 
     text = render(report_from_json(file), kind.value)
     if output is None:

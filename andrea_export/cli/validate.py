@@ -37,7 +37,7 @@ def validate(
     Changes nothing in the bundle.
     """
     from andrea_export.cli.report_text import failure_lines, proof_lines, verdict_line, with_verdict_again
-    from andrea_export.report.schema import report_as_json
+    from andrea_export.report.file import report_as_json
     from andrea_export.validation.validate import validate_bundle
 
     with progress_on_stderr() as progress:

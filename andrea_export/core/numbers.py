@@ -1,8 +1,11 @@
-"""Numbers as callers give them: Python's own, numpy's or a fraction, but no truth values and no text."""
+"""Numbers as callers give them (Python's own, numpy's or a fraction, but no truth values and no text) and as JSON has
+them."""
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -27,3 +30,14 @@ def real_number(name: str, value: Any) -> float:
     except OverflowError:
         pass
     raise UsageError(f"{name} is {str(value)[:40]!r}, expected a number")
+
+
+def json_values(value: Any) -> Any:
+    """The value with every figure that is not finite as text (``nan``, ``inf``, ``-inf``), for JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: json_values(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(entry) for entry in value]
+    return value

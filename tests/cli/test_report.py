@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from andrea_export.report.file import report_as_json
 from andrea_export.report.render import FORMATS, render
-from andrea_export.report.schema import report_as_json
 from support.synthetic_report import synthetic_report
 
 

@@ -8,8 +8,9 @@ import re
 import jsonschema
 import pytest
 
+from andrea_export.report.file import report_from_json
 from andrea_export.report.render import render
-from andrea_export.report.schema import Report, report_from_json
+from andrea_export.report.schema import Report
 from support.paths import ROOT
 
 EXAMPLE = ROOT / "docs" / "example"

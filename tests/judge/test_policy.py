@@ -25,14 +25,8 @@ from andrea_export.judge.policy import (
     policy_json_schema,
 )
 from andrea_export.judge.verdicts import Judge, judged
-from andrea_export.report.schema import (
-    Candidate,
-    LayerRow,
-    Report,
-    report_as_json,
-    report_from_json,
-    report_json_schema,
-)
+from andrea_export.report.file import report_as_json, report_from_json, report_json_schema
+from andrea_export.report.schema import Candidate, LayerRow, Report
 from support.paths import ROOT
 
 SCHEMAS = ROOT / "andrea_export" / "schemas"

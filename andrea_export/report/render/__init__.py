@@ -29,6 +29,6 @@ def render(report: Report, kind: Format) -> str:
         from andrea_export.report.render.markdown import report_as_markdown
 
         return report_as_markdown(report)
-    from andrea_export.report.schema import report_as_json
+    from andrea_export.report.file import report_as_json
 
     return report_as_json(report)

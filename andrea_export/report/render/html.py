@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any
 
 from andrea_export import __version__
+from andrea_export.core.numbers import json_values
 from andrea_export.report.render.wording import (
     Finding,
     counts,
@@ -92,8 +93,8 @@ def _page(report: Report) -> dict[str, Any]:
                 "candidate": row.candidate,
                 "case": row.case,
                 "verdict": row.verdict,
-                "metrics": _finite(row.metrics),
-                "budget": _finite(row.budget),
+                "metrics": json_values(row.metrics),
+                "budget": json_values(row.budget),
             }
             for row in report.language_model
         ],
@@ -123,8 +124,8 @@ def _row_view(row: LayerRow, names: Sequence[str]) -> dict[str, Any]:
             "byPosition": _rounded(row.spread.by_position),
             "channelsPerGroup": row.spread.channels_per_group,
             "byChannel": _thousandths(row.spread.by_channel),
-            "largestChannel": _number(max(row.spread.by_channel, default=0.0)),
-            "worstChannels": [[channel, _number(error)] for channel, error in row.spread.worst_channels],
+            "largestChannel": json_values(max(row.spread.by_channel, default=0.0)),
+            "worstChannels": [[channel, json_values(error)] for channel, error in row.spread.worst_channels],
         }
     if row.local is not None:
         view["local"] = _local_view(row.local, names)
@@ -146,8 +147,8 @@ def _local_view(local: LocalError, names: Sequence[str]) -> dict[str, Any]:
 def _error_view(error: LayerRow | LocalError, names: Sequence[str]) -> dict[str, Any]:
     """Figures in the order of ``names``, null where there is none: the names would be half of a large page."""
     view: dict[str, Any] = {
-        "metrics": [_number(error.metrics[name]) if name in error.metrics else None for name in names],
-        "budget": [_number(error.budget[name]) if name in error.budget else None for name in names],
+        "metrics": [json_values(error.metrics[name]) if name in error.metrics else None for name in names],
+        "budget": [json_values(error.budget[name]) if name in error.budget else None for name in names],
     }
     if error.failures:
         view["failed"] = [failure.metric for failure in error.failures]
@@ -155,7 +156,7 @@ def _error_view(error: LayerRow | LocalError, names: Sequence[str]) -> dict[str,
 
 
 def _element_view(element: WorstElement) -> list[Any]:
-    return [element.case, list(element.index), _number(element.reference), _number(element.candidate)]
+    return [element.case, list(element.index), json_values(element.reference), json_values(element.candidate)]
 
 
 def _ulp_view(histogram: UlpHistogram) -> list[list[int]]:
@@ -217,21 +218,13 @@ def _worst_elements(report: Report) -> list[dict[str, Any]]:
 
 def _rounded(values: Sequence[float]) -> list[Any]:
     """Three significant digits: a colour shows no more."""
-    return [_number(float(f"{value:.2e}")) for value in values]
+    return [json_values(float(f"{value:.2e}")) for value in values]
 
 
 def _thousandths(values: Sequence[float]) -> list[int]:
     """Each value in thousandths of the largest: the height of a bar shows no more. What is not finite is as high."""
     largest = max((value for value in values if math.isfinite(value)), default=0.0) or 1.0
     return [round(1000 * value / largest) if math.isfinite(value) else 1000 for value in values]
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, Any]:
-    return {name: _number(value) for name, value in values.items()}
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(float(value))
 
 
 def _as_text(value: Any) -> str:

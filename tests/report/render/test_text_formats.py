@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from andrea_export.cli.report_text import proof_lines
+from andrea_export.report.file import report_as_json
 from andrea_export.report.render import FORMATS, render
 from andrea_export.report.render.markdown import MAX_CHARACTERS
 from andrea_export.report.render.terminal import MAX_FINDINGS, report_lines
 from andrea_export.report.render.wording import figure, findings, headline, share_of_limit
-from andrea_export.report.schema import Check, Report, report_as_json
+from andrea_export.report.schema import Check, Report
 from support.synthetic_report import FAULTY_CANDIDATE, synthetic_report
 
 
