@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from andrea_export.build.steps import installed_versions
 from andrea_export.bundle.manifest import machine_facts
+from andrea_export.core.installed import installed_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from andrea_export.build.steps import installed_versions
 from andrea_export.bundle.manifest import machine_facts
 from andrea_export.compare.inputs import Case, cases_from_tokens, seeded_cases
+from andrea_export.core.installed import installed_versions
 from andrea_export.weights.checkpoint import LoadedModel, load_model
 from andrea_model.config import AndreaConfig
 from support.detection import COMPARATORS, OURS, Outcome, Subject, clean_run, faults_found, subject_of

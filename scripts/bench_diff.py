@@ -22,8 +22,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from andrea_export.build.steps import installed_versions
 from andrea_export.bundle.manifest import machine_facts
+from andrea_export.core.installed import installed_versions
 from andrea_export.graph.canonical import export_canonical
 from andrea_export.weights.checkpoint import load_model, save_checkpoint
 

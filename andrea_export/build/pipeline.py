@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from andrea_export.build.steps import installed_versions, step_key, tool_sha256
+from andrea_export.build.steps import step_key, tool_sha256
 from andrea_export.bundle.contents import MODEL, PLUGIN, REPORT, WEIGHTS
 from andrea_export.bundle.manifest import Manifest, PluginFacts, file_entry, machine_facts, seal
 from andrea_export.core.errors import CheckpointError
+from andrea_export.core.installed import installed_versions
 from andrea_export.core.precision import EnginePrecision, OrtPrecision
 from andrea_export.core.progress import Progress
 from andrea_export.core.targets import ENGINE_TARGETS, EngineTarget, Target

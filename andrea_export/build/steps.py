@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -12,28 +11,6 @@ from typing import Any
 
 import andrea_export
 import andrea_model
-
-# Every package that has a say in what is exported, built or measured.
-PACKAGES = (
-    "torch",
-    "onnx",
-    "onnx-ir",
-    "onnxscript",
-    "numpy",
-    "ml-dtypes",
-    "safetensors",
-    "polygraphy",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "tensorrt",
-    "tensorrt-cu12",
-    "tensorrt-cu13",
-    "tensorrt-rtx",
-    "tensorrt-rtx-cu12",
-    "tensorrt-rtx-cu13",
-    "tensorrt-rtx-cu13-bindings",
-    "tensorrt-rtx-cu13-libs",
-)
 
 
 def step_key(**made_from: Any) -> str:
@@ -54,18 +31,6 @@ def tool_sha256() -> str:
             digest.update(f"{root.name}/{file.relative_to(root).as_posix()}\0".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-@functools.cache
-def installed_versions() -> dict[str, str]:
-    """Package → version, for those of PACKAGES that are installed, and this tool's own."""
-    versions = {"andrea-export": andrea_export.__version__}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def _plain(value: Any) -> Any:

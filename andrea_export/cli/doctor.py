@@ -12,7 +12,7 @@ from andrea_export.cli.output import coloured, emit_json, emit_lines, note_error
 from andrea_export.core.errors import BackendUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.doctor.doctor import Examination
+    from andrea_export.doctor.examination import Examination
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,8 @@ def doctor(
 
     Exits 0 whatever it finds, except with --require.
     """
-    from andrea_export.doctor.doctor import STEP_NAMES, examination_as_json, examine
+    from andrea_export.doctor.examination import examination_as_json, examine
+    from andrea_export.doctor.steps import STEP_NAMES
 
     unknown = [name for name in require or () if name not in STEP_NAMES]
     if unknown:

@@ -1,1 +1,1 @@
-"""What this machine can do, step by step."""
+"""What this machine can do, and what brings the rest. Needs the standard library alone."""

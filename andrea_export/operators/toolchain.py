@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import re
 import shutil
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from andrea_export.core.errors import BackendUnavailable
+from andrea_export.core.installed import installed_version
 
 PLUGIN_EXTRA = "pip install 'andrea-export[plugin]'"
 _INSTALL_GXX = "apt-get install g++"
@@ -135,18 +135,11 @@ def toolkit_parts(toolkit: CudaToolkit) -> str:
     The wheels' versions; of an installed toolkit the hash of its ``version.json``, or ``not stated``.
     """
     if toolkit.library_folder is not None:
-        return " ".join(f"{name}=={_wheel_version(name)}" for name in _TOOLKIT_WHEELS)
+        return " ".join(f"{name}=={installed_version(name) or 'none'}" for name in _TOOLKIT_WHEELS)
     try:
         return hashlib.sha256((toolkit.root / "version.json").read_bytes()).hexdigest()
     except OSError:
         return "not stated"
-
-
-def _wheel_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def _find(name: str, first: Path | None, *, hint: str) -> Tool:

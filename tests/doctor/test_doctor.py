@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.doctor import doctor
-from andrea_export.doctor.doctor import DISTRIBUTION, STEP_NAMES, Requirement, StepStatus, examine, requirements
+from andrea_export.doctor import gpu, packages
+from andrea_export.doctor.examination import StepStatus, examine
+from andrea_export.doctor.packages import DISTRIBUTION, Requirement, missing_extras_only, requirements
+from andrea_export.doctor.steps import STEP_NAMES
 
 
 def step(name: str) -> StepStatus:
@@ -115,25 +117,25 @@ def test_the_gpu_is_what_the_driver_says(
     """nvidia-smi only names it; a Jetson may have the one without the other."""
     tool = fake_nvidia_smi(tmp_path, body)
     monkeypatch.setattr(shutil, "which", lambda name: str(tool))
-    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "")
-    assert doctor._gpu().available
-    assert doctor._gpu().detail.startswith(detail)
-    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "needs a GPU: the driver finds no GPU")
-    assert (doctor._gpu().available, doctor._gpu().detail) == (False, "needs a GPU: the driver finds no GPU")
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "")
+    assert gpu.gpu().available
+    assert gpu.gpu().detail.startswith(detail)
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "needs a GPU: the driver finds no GPU")
+    assert (gpu.gpu().available, gpu.gpu().detail) == (False, "needs a GPU: the driver finds no GPU")
 
 
 def test_an_nvidia_smi_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*arguments: object, **options: object) -> None:
         raise subprocess.TimeoutExpired("nvidia-smi", 20)
 
-    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "")
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "")
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
     monkeypatch.setattr(subprocess, "run", hang)
-    assert doctor._gpu().detail.startswith("the driver finds one")
+    assert gpu.gpu().detail.startswith("the driver finds one")
 
 
 def test_nothing_is_advised_that_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "needs a GPU: no driver")
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "needs a GPU: no driver")
     for name in ("build-tensorrt", "run-cuda", "run-tensorrt", "run-tensorrt-rtx", "run-engines-tensorrt"):
         found = step(name)
         assert not found.available
@@ -152,12 +154,10 @@ def test_nothing_is_advised_that_would_not_help(monkeypatch: pytest.MonkeyPatch)
 def test_extras_that_are_there_are_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"gpu": True, "cpu": False, "tensorrt": False}
     absent = Requirement(name="no-such-package", specifier="")
-    monkeypatch.setattr(doctor, "requirements", lambda extra: (absent,) if missing[str(extra)] else ())
-    assert (
-        doctor._missing_extras_only("pip install 'andrea-export[gpu,tensorrt]'") == "pip install 'andrea-export[gpu]'"
-    )
-    assert doctor._missing_extras_only("pip install 'andrea-export[cpu]' other") == "pip install other"
-    assert doctor._missing_extras_only("pip install 'andrea-export[cpu]'") == "pip install 'andrea-export[cpu]'"
+    monkeypatch.setattr(packages, "requirements", lambda extra: (absent,) if missing[str(extra)] else ())
+    assert missing_extras_only("pip install 'andrea-export[gpu,tensorrt]'") == "pip install 'andrea-export[gpu]'"
+    assert missing_extras_only("pip install 'andrea-export[cpu]' other") == "pip install other"
+    assert missing_extras_only("pip install 'andrea-export[cpu]'") == "pip install 'andrea-export[cpu]'"
 
 
 def test_a_gpu_provider_without_a_gpu_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_gpu_provider_without_a_gpu_is_not_available(monkeypatch: pytest.Monke
     from andrea_export.sessions.base import Availability
 
     monkeypatch.setattr(backend, "provider_availability", lambda name: Availability(available=True))
-    monkeypatch.setattr(doctor, "why_no_gpu", lambda: "needs a GPU: no driver")
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "needs a GPU: no driver")
     found = {entry.name: entry.available for entry in examine().steps}
     assert not found["run-cuda"]
     assert found["run-cpu"]

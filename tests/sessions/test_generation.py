@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from andrea_export.core.errors import RunError, UsageError
 from andrea_export.sessions.generation import check_generation, greedy, step_feeds
 from andrea_export.sessions.onnxruntime import open_session
+from andrea_export.sessions.scripted import ScriptedSession
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.weights.checkpoint import LoadedModel
 from andrea_model import PRESETS
@@ -52,44 +50,13 @@ def test_the_context_can_be_filled_to_its_last_position(tiny: LoadedModel, tiny_
     assert generated == full_forward(tiny, prompt, 3)
 
 
-class Scripted:
-    """A session whose logits are given, and which remembers what it was fed."""
-
-    name = "scripted"
-    output_names = ("logits",)
-
-    def __init__(self, *logits_V: list[float]) -> None:
-        self.logits = list(logits_V)
-        self.fed: list[dict[str, npt.NDArray[Any]]] = []
-
-    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        self.fed.append(dict(feeds))
-        length = feeds["input_ids"].shape[1]
-        total = feeds["attention_mask"].shape[1]
-        logits = np.array(self.logits.pop(0), np.float32)
-        cache = np.zeros((1, TINY.n_head, total, TINY.d_head), np.float32)
-        return {
-            "logits": np.broadcast_to(logits, (1, length, logits.size)),
-            **{f"present.{index}.{part}": cache for index in range(TINY.n_layer) for part in ("key", "value")},
-        }
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-    def __enter__(self) -> Scripted:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
 def test_of_equal_logits_the_lowest_id_wins() -> None:
-    session = Scripted([0.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+    session = ScriptedSession(TINY, [0.0, 2.0, 2.0], [1.0, 1.0, 1.0])
     assert [token.id for token in greedy(session, TINY, (7,), 2)] == [1, 0]
 
 
 def test_each_step_is_fed_only_what_is_new() -> None:
-    session = Scripted([0.0, 1.0], [1.0, 0.0], [0.0, 1.0])
+    session = ScriptedSession(TINY, [0.0, 1.0], [1.0, 0.0], [0.0, 1.0])
     list(greedy(session, TINY, (7, 8, 9), 3))
     assert [feeds["input_ids"].tolist() for feeds in session.fed] == [[[7, 8, 9]], [[1]], [[0]]]
     assert [feeds["position_ids"].tolist() for feeds in session.fed] == [[[0, 1, 2]], [[3]], [[4]]]
@@ -99,7 +66,7 @@ def test_each_step_is_fed_only_what_is_new() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_logits_that_are_not_finite_are_an_error(bad: float) -> None:
-    session = Scripted([0.0, 1.0, 0.0], [0.0, bad, 1.0])
+    session = ScriptedSession(TINY, [0.0, 1.0, 0.0], [0.0, bad, 1.0])
     with pytest.raises(RunError, match="scripted: 1 of 3 logits at position 1 are NaN or Inf"):
         list(greedy(session, TINY, (7,), 2))
 
@@ -119,7 +86,7 @@ def test_what_cannot_be_generated(prompt: tuple[int, ...], number: int, text: st
     with pytest.raises(UsageError, match=text):
         check_generation(TINY, prompt, number)
     with pytest.raises(UsageError, match=text):
-        next(greedy(Scripted(), TINY, prompt, number))
+        next(greedy(ScriptedSession(TINY), TINY, prompt, number))
 
 
 def test_the_largest_request_is_allowed() -> None:

@@ -5,7 +5,6 @@ Owns what a build is asked for and what it proves; the work is done by a child p
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import tempfile
@@ -18,6 +17,7 @@ from typing import ClassVar
 
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, PluginError, RunError, UsageError
 from andrea_export.core.gpu import why_no_gpu
+from andrea_export.core.installed import installed_version
 from andrea_export.core.names import gelu_layers, graph_inputs
 from andrea_export.core.precision import PRECISIONS, Precision
 from andrea_export.core.profile import Profile
@@ -64,7 +64,7 @@ class _TensorRT:
             if not flavour.builds_without_gpu and (reason := why_no_gpu()):  # installing it would not be enough
                 return Availability(available=False, reason=f"{missing}, and it {reason}", hint=_GPU_HINT)
             return Availability(available=False, reason=missing, hint=f"pip install 'andrea-export[{flavour.extra}]'")
-        versions = {flavour.module: _version(flavour.distributions)}
+        versions = {flavour.module: installed_version(*flavour.distributions) or "unknown"}
         if not flavour.builds_without_gpu and (reason := why_no_gpu()):
             return Availability(available=False, reason=reason, hint=_GPU_HINT, versions=versions)
         return Availability(available=True, versions=versions)
@@ -270,15 +270,6 @@ def check_profile(config: AndreaConfig, profile: Profile) -> None:
 _GPU_HINT = (
     "install an NVIDIA GPU and its driver, or use another machine; engines for tensorrt-rtx are built without one"
 )
-
-
-def _version(distributions: Sequence[str]) -> str:
-    for name in distributions:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
 
 
 def _unversioned_rtx_library(folder: Path) -> Path | None:

@@ -1,0 +1,113 @@
+"""The steps of a build and a run, each with what is looked at: a row a step, in the order of a build."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass
+
+from andrea_export.doctor.findings import Finding, Look, all_of, finding_of
+from andrea_export.doctor.gpu import and_a_gpu, gpu
+from andrea_export.doctor.packages import base_packages, packages_above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step: its name, what it is in words, and how it is looked for."""
+
+    name: str
+    what: str
+    look: Look
+
+
+def _compile_plugin() -> Finding:
+    if os.name != "posix" or platform.system() != "Linux":
+        return Finding(available=False, detail=f"the plugin is built on Linux, this is {platform.system()}")
+
+    from andrea_export.operators.toolchain import compiler_status
+
+    tools, packages = compiler_status(), packages_above()
+    here = ", ".join(f"{tool.name} {_number_in(tool.version)}" for tool in tools if tool.found)
+    missing = [tool for tool in tools if not tool.found]
+    if packages.available and not missing:
+        return Finding(available=True, detail=here)
+    problems = [f"{tool.name} is missing" for tool in missing] + ([] if packages.available else [packages.detail])
+    hints = ([] if packages.available else [packages.hint]) + [tool.hint for tool in missing]
+    return Finding(
+        available=False,
+        detail="; ".join(problems) + (f" (here: {here})" if here else ""),
+        hint="; ".join(dict.fromkeys(hint for hint in hints if hint)) or None,
+    )
+
+
+def _number_in(text: str | None) -> str:
+    """The first version number in a tool's own words: ``cmake version 4.4.5`` → ``4.4.5``."""
+    found = re.search(r"\d+(?:\.\d+)+", text or "")
+    return found.group() if found else "of unknown version"
+
+
+def _builds_engines(target: str) -> Look:
+    def look() -> Finding:
+        from andrea_export.targets.engines import engine_backend
+
+        return finding_of(engine_backend(target).can_build())
+
+    return look
+
+
+def _runs_engines(target: str) -> Look:
+    def look() -> Finding:
+        from andrea_export.targets.engines import engine_backend
+
+        return finding_of(engine_backend(target).can_run())
+
+    return look
+
+
+def _provider(name: str) -> Look:
+    def look() -> Finding:
+        from andrea_export.sessions.onnxruntime import provider_availability
+
+        return finding_of(provider_availability(name))
+
+    return look
+
+
+def _on_a_gpu(look: Look) -> Look:
+    return all_of(packages_above, and_a_gpu(look))
+
+
+_CPU = all_of(packages_above, _provider("cpu"))
+
+STEPS: tuple[Step, ...] = tuple(
+    Step(name=name, what=what, look=look)
+    for name, what, look in (
+        ("export", "torch model to canonical ONNX", base_packages),
+        ("validate", "layer by layer against torch, on the CPU", _CPU),
+        ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _compile_plugin),
+        (
+            "build-tensorrt-rtx",
+            "build TensorRT-RTX engines (no GPU needed)",
+            all_of(packages_above, _compile_plugin, _builds_engines("tensorrt-rtx")),
+        ),
+        (
+            "build-tensorrt",
+            "build TensorRT engines (on the GPU they are for)",
+            all_of(packages_above, _compile_plugin, and_a_gpu(_builds_engines("tensorrt"))),
+        ),
+        ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _CPU),
+        ("gpu", "an NVIDIA GPU and its driver", gpu),
+        # onnxruntime-gpu lists its CUDA provider on a machine without a GPU too.
+        ("run-cuda", "run it with onnxruntime on CUDA", _on_a_gpu(_provider("cuda"))),
+        ("run-tensorrt", "run it with onnxruntime through TensorRT", _on_a_gpu(_provider("tensorrt"))),
+        ("run-tensorrt-rtx", "run it with onnxruntime through TensorRT-RTX", _on_a_gpu(_provider("tensorrt-rtx"))),
+        (
+            "run-engines-tensorrt-rtx",
+            "run TensorRT-RTX engines, and measure them",
+            _on_a_gpu(_runs_engines("tensorrt-rtx")),
+        ),
+        ("run-engines-tensorrt", "run TensorRT engines, and measure them", _on_a_gpu(_runs_engines("tensorrt"))),
+    )
+)
+STEP_NAMES = tuple(step.name for step in STEPS)
