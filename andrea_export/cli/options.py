@@ -193,8 +193,22 @@ def toolchain_from_environment() -> Toolchain:
     return Toolchain(tensorrt_root=folder("TENSORRT_ROOT"), cuda_root=folder("CUDA_HOME"))
 
 
-def tokens_from_text(text: str) -> tuple[int, ...]:
-    """Token ids from ``5,17,42``. Raises UsageError naming every part that is no whole number of at least 0."""
+def tokens_from_prompt(text: str, vocab_size: int) -> tuple[int, ...]:
+    """The tokens of --prompt. Raises: UsageError if it is empty or not Unicode, or the vocabulary is too small."""
+    from andrea_export.tokens.bytes import BYTES
+
+    if not text:
+        raise UsageError("--prompt is empty, expected at least one character")
+    if vocab_size < BYTES.vocab_size:
+        raise UsageError(f"text needs a vocabulary of at least {BYTES.vocab_size}, and the model's has {vocab_size}")
+    try:
+        return BYTES.encode(text)
+    except UnicodeEncodeError:
+        raise UsageError("--prompt is not valid text in this terminal's encoding", hint="use UTF-8") from None
+
+
+def tokens_from_ids(text: str) -> tuple[int, ...]:
+    """The tokens of --tokens: ``5,17,42``. Raises: UsageError naming every part that is not a whole number from 0."""
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     if not parts:
         raise UsageError("--tokens is empty, expected at least one token id", hint="for example --tokens 5,17,42")
@@ -203,7 +217,8 @@ def tokens_from_text(text: str) -> tuple[int, ...]:
     if wrong:
         shown = ", ".join(f"'{_clipped(part)}'" for part in wrong[:8])
         raise UsageError(
-            f"--tokens: {shown} {'is' if len(wrong) == 1 else 'are'} no token id, expected whole numbers of at least 0",
+            f"--tokens: {shown} {'is not a token id' if len(wrong) == 1 else 'are not token ids'}, "
+            "expected whole numbers of at least 0",
             hint="for example --tokens 5,17,42",
         )
     return tuple(int(part) for part in parts)

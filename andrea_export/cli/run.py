@@ -14,7 +14,8 @@ from andrea_export.cli.options import (
     ProviderChoice,
     ProviderOption,
     ThreadsOption,
-    tokens_from_text,
+    tokens_from_ids,
+    tokens_from_prompt,
 )
 from andrea_export.cli.output import emit, emit_json, note
 from andrea_export.core.errors import UsageError
@@ -70,14 +71,13 @@ def run(
     """
     from andrea_export.bundle.contents import read_contents
     from andrea_export.runtime import Sampling, load
-    from andrea_export.tokens.bytes import tokens_from_prompt
 
     if (tokens is None) == (prompt is None):
         raise UsageError(
             "give the prompt by --prompt or by --tokens, and by one of them only", hint="see andrea-export run --help"
         )
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=tuple(stop or ()))
-    given = tokens_from_text(tokens) if tokens is not None else None
+    given = tokens_from_ids(tokens) if tokens is not None else None
     read_contents(bundle).check()  # every file, not only those that this run reads
     with load(
         bundle,
@@ -101,9 +101,9 @@ def run(
 
 def _stream(steps: Any, *, as_text: bool, silent: bool) -> tuple[list[int], list[float], str | None]:
     """The tokens, the milliseconds each took, and the text they are; shown as they come unless silent."""
-    from andrea_export.tokens.bytes import TextStream
+    from andrea_export.tokens.bytes import BYTES
 
-    stream = TextStream()
+    stream = BYTES.stream()
     generated: list[int] = []
     times_ms: list[float] = []
     pieces: list[str] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.options import CheckpointOption, JsonOption, PresetOption, SeedOption, tokens_from_text
+from andrea_export.cli.options import CheckpointOption, JsonOption, PresetOption, SeedOption, tokens_from_ids
 from andrea_export.cli.output import emit_json, emit_lines, note, table, wrapped
 from andrea_export.core.errors import UsageError
 
@@ -67,7 +67,7 @@ def trace(
 
     LayerNorm, q, k, v, attention weights, attention delta, residual add, LayerNorm, W_1, GELU, W_2, residual add.
     """
-    ids = tokens_from_text(tokens)
+    ids = tokens_from_ids(tokens)
     if bundle is not None and (preset is not None or seed is not None):
         raise UsageError(
             "--preset and --seed describe a model; a bundle already is one", hint="leave them out, or leave out BUNDLE"

@@ -213,7 +213,7 @@ def _run_steps(session: Session, suite: Suite, precision: str) -> Logits:
 
 def _continue(session: Session, suite: Suite, precision: str, found: Predictions) -> None:
     tokens = greedy(session, suite.config, suite.prompt, suite.num_greedy, cache_dtype=_cache_dtype(precision))
-    found.greedy_tokens = tuple(token.id for token in tokens)
+    found.greedy_tokens = tuple(tokens)
 
 
 def _logits(

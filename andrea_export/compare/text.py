@@ -6,6 +6,7 @@ they stand, which means text to a byte-level model and a fixed sequence of token
 
 from __future__ import annotations
 
+from andrea_export.tokens.bytes import BYTES
 from andrea_model.config import AndreaConfig
 
 BUILT_IN_TEXT = (
@@ -29,7 +30,7 @@ BUILT_IN_TEXT = (
 
 
 def built_in_tokens(config: AndreaConfig) -> tuple[int, ...]:
-    """The text's bytes as token ids: what fills the context, and one more to predict. None where ids end below 256."""
-    if config.vocab_size < 256:
+    """The text's tokens: what fills the context, and one more to predict. None where the vocabulary is too small."""
+    if config.vocab_size < BYTES.vocab_size:
         return ()
-    return tuple(BUILT_IN_TEXT.encode("utf-8")[: config.n_ctx + 1])
+    return BYTES.encode(BUILT_IN_TEXT)[: config.n_ctx + 1]

@@ -1,4 +1,4 @@
-"""Numbers as callers give them (Python's own, numpy's or a fraction, but no truth values and no text) and as JSON has
+"""Numbers as callers give them (Python's own, numpy's or a fraction; neither truth values nor text) and as JSON has
 them."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from andrea_export.core.errors import UsageError
 
 
 def whole_number(name: str, value: Any) -> int:
-    """The value as an int. Raises: UsageError if it is none."""
+    """The value as an int. Raises: UsageError, by that name, if it is not a whole number."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)
@@ -23,7 +23,7 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def real_number(name: str, value: Any) -> float:
-    """The value as a float. Raises: UsageError if it is none, or beyond what a float holds."""
+    """The value as a float. Raises: UsageError, by that name, if it is not a number or more than a float holds."""
     try:
         if isinstance(value, Real) and not isinstance(value, bool):
             return float(value)

@@ -18,8 +18,8 @@ from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision
 from andrea_export.runtime.cores import most_threads, num_usable_cores
 from andrea_export.runtime.engine import Engine, LogitsBV
 from andrea_export.runtime.sampling import Sampler, Sampling, checked_sampling
-from andrea_export.sessions.generation import check_generation, check_prompt, token_ids
 from andrea_export.sessions.onnxruntime import PROVIDERS, provider_availability, provider_row
+from andrea_export.tokens.prompt import check_generation, check_prompt, token_ids
 from andrea_model.config import AndreaConfig
 
 AUTO = "auto"

@@ -1,1 +1,1 @@
-"""Text to token ids and back."""
+"""Text to token ids and back, and which ids a model can be given."""

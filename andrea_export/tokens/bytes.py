@@ -1,37 +1,43 @@
-"""Text to tokens and back, byte by byte: a token below 256 is a byte of UTF-8.
+"""A byte is a token: ids below 256 are the bytes of UTF-8.
 
-The published vocabulary's segments are not public, so text is bytes here; a token that is no byte is shown by its id.
+The published vocabulary's segments are not public, so text is bytes here; any other token is shown by its id.
 """
 
 from __future__ import annotations
 
 import codecs
 
-from andrea_export.core.errors import UsageError
+from andrea_export.tokens.tokenizer import Tokenizer
 
 _NUM_BYTES = 256
 
 
-def tokens_from_prompt(text: str, vocab_size: int) -> tuple[int, ...]:
-    """The prompt's UTF-8 bytes. Raises UsageError if it is empty or no Unicode, or the vocabulary has no bytes."""
-    if not text:
-        raise UsageError("--prompt is empty, expected at least one character")
-    if vocab_size < _NUM_BYTES:
-        raise UsageError(f"text needs a vocabulary of at least {_NUM_BYTES}, and the model's has {vocab_size}")
-    try:
-        return tuple(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise UsageError("--prompt is not valid text in this terminal's encoding", hint="use UTF-8") from None
+class ByteTokenizer:
+    """A ``Tokenizer`` without a vocabulary file."""
+
+    vocab_size = _NUM_BYTES
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The text's UTF-8 bytes. Raises: UnicodeEncodeError."""
+        return self.encode_bytes(text.encode("utf-8"))
+
+    def encode_bytes(self, content: bytes) -> tuple[int, ...]:
+        """The bytes as they stand."""
+        return tuple(content)
+
+    def stream(self) -> ByteStream:
+        """A new text, to be decoded token by token."""
+        return ByteStream()
 
 
-class TextStream:
-    """Text as tokens come: a character is given out once its last byte is there, never half of it."""
+class ByteStream:
+    """A ``TextStream`` of bytes."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token: int) -> str:
-        """What this token completes: nothing, a character, or the mark ``⟨300⟩`` of a token that is no byte."""
+        """What this token completes: nothing, a character, or the mark ``⟨300⟩`` of a token that is not a byte."""
         if token < _NUM_BYTES:
             return self._decoder.decode(bytes([token]))
         return f"{self.finish()}⟨{token}⟩"
@@ -41,3 +47,6 @@ class TextStream:
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest
+
+
+BYTES: Tokenizer = ByteTokenizer()

@@ -20,6 +20,7 @@ from andrea_export.core.progress import Progress
 from andrea_export.judge.verdicts import Judge, judged
 from andrea_export.report.schema import Report
 from andrea_export.sessions.onnxruntime import onnxruntime_version
+from andrea_export.tokens.bytes import BYTES
 from andrea_model.config import AndreaConfig
 
 
@@ -105,7 +106,7 @@ def inputs_for(
 
 
 def text_tokens(file: Path, config: AndreaConfig) -> tuple[int, ...]:
-    """The tokens of a text: a ``.txt`` file's bytes, or the token ids in any other file. Raises: UsageError."""
+    """The tokens of a text: a ``.txt`` file's content, or the token ids in any other file. Raises: UsageError."""
     if file.suffix == ".txt":
         try:
             content = file.read_bytes()
@@ -113,9 +114,10 @@ def text_tokens(file: Path, config: AndreaConfig) -> tuple[int, ...]:
             raise UsageError(f"text {file}: {error.strerror}") from None
         if not content:
             raise UsageError(f"text {file} is empty")
-        outside = [byte for byte in content if byte >= config.vocab_size]
+        tokens = BYTES.encode_bytes(content)
+        outside = [token for token in tokens if token >= config.vocab_size]
         if outside:
             raise UsageError(f"text {file}: byte {outside[0]} is outside the vocabulary (0 to {config.vocab_size - 1})")
-        return tuple(content[: config.n_ctx + 1])
+        return tokens[: config.n_ctx + 1]
     rows = tokens_from_file(file, replace(config, n_ctx=config.n_ctx + 1))
     return tuple(token for row in rows for token in row)[: config.n_ctx + 1]

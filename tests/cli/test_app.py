@@ -237,7 +237,7 @@ def test_control_characters_are_shown_not_obeyed(capsys: pytest.CaptureFixture[s
         (("inspect", ""), "an argument is empty"),
         (("trace", "--seed", "-1"), "--seed is -1, expected 0 to 2^63 - 1"),
         (("trace", "--seed", str(2**63)), f"--seed is {2**63}, expected"),
-        (("trace", "--tokens", "9" * 5000), "(5,000 characters)' is no token id"),
+        (("trace", "--tokens", "9" * 5000), "(5,000 characters)' is not a token id"),
         (("trace", "--tokens", ""), "--tokens is empty"),
     ],
 )

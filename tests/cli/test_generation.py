@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from andrea_export.cli.options import tokens_from_prompt
 from andrea_export.cli.output import emit
+from andrea_export.core.errors import UsageError
 from tests.conftest import Andrea, Outcome
 
 
@@ -81,6 +83,15 @@ def test_a_stop_token_ends_the_text(andrea: Andrea, ort_bundle: Path) -> None:
 )
 def test_what_run_refuses(andrea: Andrea, ort_bundle: Path, options: Sequence[str], text: str) -> None:
     assert text in refused(andrea("run", ort_bundle, *options))
+
+
+@pytest.mark.parametrize(
+    ("text", "vocabulary", "problem"),
+    [("", 257, "is empty"), ("a", 255, "at least 256"), ("\udc80", 257, "not valid text")],
+)
+def test_texts_that_cannot_be_a_prompt(text: str, vocabulary: int, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        tokens_from_prompt(text, vocabulary)
 
 
 def test_a_precision_that_was_not_built(andrea: Andrea, built_bundle: Path) -> None:

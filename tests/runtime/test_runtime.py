@@ -382,14 +382,14 @@ def test_prompts_of_any_integers(ort_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["abc", [1.5], [[1]], None, np.array([[1, 2]])])
-def test_what_is_no_prompt(ort_bundle: Path, prompt: Any) -> None:
+def test_what_is_not_a_prompt(ort_bundle: Path, prompt: Any) -> None:
     with opened(ort_bundle) as model:
         for refused in (
             lambda: model.generate(prompt, max_new_tokens=1),
             lambda: model.prefill([prompt]),
             lambda: model.generate_batch([PROMPT, prompt], max_new_tokens=1),
         ):
-            with pytest.raises(UsageError, match="no sequence of token ids"):
+            with pytest.raises(UsageError, match="not a sequence of token ids"):
                 refused()
         with pytest.raises(UsageError, match="expected a whole number"):
             model.generate(PROMPT, max_new_tokens=2.5)  # type: ignore[arg-type]
@@ -400,7 +400,7 @@ def test_what_is_no_prompt(ort_bundle: Path, prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("prompts", [None, 5])
-def test_what_are_no_prompts(ort_bundle: Path, prompts: Any) -> None:
+def test_what_are_not_prompts(ort_bundle: Path, prompts: Any) -> None:
     with opened(ort_bundle) as model, pytest.raises(UsageError, match=f"the prompts are {prompts}, expected a list"):
         model.generate_batch(prompts, max_new_tokens=1)
 

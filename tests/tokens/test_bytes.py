@@ -1,23 +1,22 @@
-"""Text as bytes: whole characters only, marks for what is no byte."""
+"""Text as bytes: whole characters only, marks for tokens that are not bytes."""
 
 from __future__ import annotations
 
 import pytest
 
-from andrea_export.core.errors import UsageError
-from andrea_export.tokens.bytes import TextStream, tokens_from_prompt
+from andrea_export.tokens.bytes import BYTES
 
 
 @pytest.mark.parametrize("text", ["plain", "héllo", "日本", "🙂", "a\u0301"])
 def test_characters_come_whole(text: str) -> None:
-    stream = TextStream()
-    pieces = [stream.feed(token) for token in tokens_from_prompt(text, 257)]
+    stream = BYTES.stream()
+    pieces = [stream.feed(token) for token in BYTES.encode(text)]
     assert "".join(pieces) + stream.finish() == text
     assert all("�" not in piece for piece in pieces)
 
 
 def test_half_a_character_is_held_back_and_then_marked() -> None:
-    stream = TextStream()
+    stream = BYTES.stream()
     first, second, third, _ = "🙂".encode()
     assert [stream.feed(first), stream.feed(second), stream.feed(third)] == ["", "", ""]
     assert stream.finish() == "�"
@@ -25,17 +24,18 @@ def test_half_a_character_is_held_back_and_then_marked() -> None:
 
 
 def test_a_broken_byte_does_not_swallow_what_follows() -> None:
-    stream = TextStream()
+    stream = BYTES.stream()
     assert stream.feed(0xC3) + stream.feed(65) == "�A"
 
 
-def test_a_token_that_is_no_byte_is_shown_by_its_id() -> None:
-    stream = TextStream()
+def test_a_token_that_is_not_a_byte_is_shown_by_its_id() -> None:
+    stream = BYTES.stream()
     assert stream.feed(0xC3) + stream.feed(300) + stream.feed(66) == "�⟨300⟩B"
 
 
-@pytest.mark.parametrize(("text", "vocabulary", "problem"), [("", 257, "is empty"), ("a", 255, "at least 256"),
-                                                            ("\udc80", 257, "not valid text")])  # fmt: skip
-def test_prompts_that_are_none(text: str, vocabulary: int, problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        tokens_from_prompt(text, vocabulary)
+def test_a_files_content_is_spelled_whatever_it_holds() -> None:
+    content = bytes(range(256))
+    assert BYTES.encode_bytes(content) == tuple(range(256))
+    assert max(BYTES.encode_bytes(content)) < BYTES.vocab_size
+    with pytest.raises(UnicodeEncodeError):
+        BYTES.encode("\udc80")
