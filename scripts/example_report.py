@@ -21,7 +21,7 @@ from andrea_export.compare.sources.torch_source import torch_source
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Silent
 from andrea_export.graph.canonical import export_canonical
-from andrea_export.judge.verdicts import Judge
+from andrea_export.judge.verdicts import Terms
 from andrea_export.validation.diff import diff, text_tokens
 from andrea_export.weights.checkpoint import LoadedModel, load_model
 from support.paths import FIXTURES, ROOT
@@ -47,7 +47,7 @@ def main() -> None:
         onnx.save(model, faulty)
         candidates = [named("as-exported", sound, loaded), named("erf-for-tanh", faulty, loaded)]
         inputs = Inputs(cases=seeded_cases(config), text=text_tokens(text, config), source=f"seed 0; text: {text.name}")
-        report = diff(reference, candidates, inputs, Judge(), progress=Silent())
+        report = diff(reference, candidates, inputs, Terms(), progress=Silent())
     print(write_reports(options.output, report))
 
 

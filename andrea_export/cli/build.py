@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from andrea_export.cli.judged import exit_with_outcome
 from andrea_export.cli.options import (
     CacheDirOption,
     CheckpointOption,
@@ -112,7 +113,7 @@ def build(
         from andrea_export.cli.report_text import with_verdict_again
 
         emit_lines(with_verdict_again(_lines(result)))
-    raise typer.Exit(0 if result.report.verdict == "pass" else 1)
+    exit_with_outcome(result.report)
 
 
 def _recipe(file: Path | None, options: dict[str, Any]) -> Recipe:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from andrea_export.cli.diff import exit_code, judge_from, show
+from andrea_export.cli.diff import show, terms_from
+from andrea_export.cli.judged import exit_with_outcome
 from andrea_export.cli.options import BaselineOption, JsonOption, PolicyOption
 
 
@@ -33,10 +34,10 @@ def check(
     from andrea_export.report.file import report_from_json
 
     before = report_from_json(report)
-    judge = judge_from(policy, baseline)
+    terms = terms_from(policy, baseline)
     if policy is None and before.policy:
         origin = {key: str(before.policy.get(key, "")) for key in ("name", "sha256")}
-        judge = replace(judge, policy=policy_from_mapping(before.policy), origin=origin)
-    now = judged(before, judge)
+        terms = replace(terms, policy=policy_from_mapping(before.policy), origin=origin)
+    now = judged(before, terms)
     show(now, str(report), as_json=as_json, html=None)
-    raise typer.Exit(exit_code(now))
+    exit_with_outcome(now)

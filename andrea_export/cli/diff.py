@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from andrea_export.cli.judged import exit_with_outcome
 from andrea_export.cli.options import (
     BaselineOption,
     InputsOption,
@@ -15,16 +16,14 @@ from andrea_export.cli.options import (
     PolicyOption,
     TextOption,
 )
-from andrea_export.cli.output import coloured, emit_json_text, emit_lines, note
+from andrea_export.cli.output import coloured, emit_json_text, emit_lines
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.cli.report import write_whole
 from andrea_export.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.judge.verdicts import Judge
+    from andrea_export.judge.verdicts import Terms
     from andrea_export.report.schema import Report
-
-EXIT_FAILED, EXIT_UNMEASURED = 1, 3
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +62,7 @@ def diff(
     from andrea_export.validation import diff as engine
     from andrea_export.validation.opening import Sources
 
-    judge = judge_from(policy, baseline)
+    terms = terms_from(policy, baseline)
     if output is not None and output.exists() and not output.is_dir():
         raise UsageError(f"--output {output} is a file, expected a folder")
     with progress_on_stderr() as progress, Sources() as sources:
@@ -71,25 +70,25 @@ def diff(
         second = sources.open(candidate, precision="fp32")
         config = first.identity.config
         same_model(first.identity, second.identity)
-        judge.policy.check_names(layer_names(config), ())  # before anything is run
+        terms.policy.check_names(layer_names(config), ())  # before anything is run
         given = engine.inputs_for([first, second], config, file=inputs, text=text, language_model=language_model)
-        report = engine.diff(first, [second], given, judge, progress=progress)
+        report = engine.diff(first, [second], given, terms, progress=progress)
     html = write_reports(output, report) if output is not None else None
     show(report, f"{candidate} against {reference}", as_json=as_json, html=html)
-    raise typer.Exit(exit_code(report))
+    exit_with_outcome(report)
 
 
-def judge_from(policy: Path | None, baseline: Path | None) -> Judge:
-    """The policy and the baseline that were named. Raises: PolicyError, ReportError."""
+def terms_from(policy: Path | None, baseline: Path | None) -> Terms:
+    """The policy and the baseline that were named, or the defaults. Raises: PolicyError, ReportError."""
     from andrea_export.judge.policy import policy_from_toml
-    from andrea_export.judge.verdicts import Judge
+    from andrea_export.judge.verdicts import Terms
     from andrea_export.report.file import report_from_json
 
     before = report_from_json(baseline) if baseline is not None else None
     if policy is None:
-        return Judge(baseline=before)
+        return Terms(baseline=before)
     read, origin = policy_from_toml(policy)
-    return Judge(policy=read, origin=origin, baseline=before)
+    return Terms(policy=read, origin=origin, baseline=before)
 
 
 def show(report: Report, subject: str, *, as_json: bool, html: Path | None) -> None:
@@ -114,18 +113,3 @@ def write_reports(folder: Path, report: Report) -> Path:
     write_whole(html, render(report, "html"))
     write_whole(folder / "report.json", render(report, "json"))
     return html
-
-
-def exit_code(report: Report) -> int:
-    """0 pass, 1 fail; 3 where nothing failed and yet it is no pass, for want of what it would be measured on."""
-    if report.verdict == "pass":
-        return 0
-    verdicts = [candidate.verdict for candidate in report.candidates]
-    verdicts += [check.verdict for check in report.checks] + [row.verdict for row in report.layers]
-    verdicts += [row.verdict for row in report.language_model] + [row.verdict for row in report.ratchet]
-    if "not-measured" in verdicts and "fail" not in verdicts:
-        for candidate in report.candidates:
-            if candidate.verdict == "not-measured":
-                note(f"not measured: {candidate.name}: {candidate.reason}")
-        return EXIT_UNMEASURED
-    return EXIT_FAILED

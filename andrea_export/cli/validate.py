@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from andrea_export.cli.judged import exit_with_outcome
 from andrea_export.cli.options import CacheDirOption, JsonOption, cache_dir_from
 from andrea_export.cli.output import emit_json_text, emit_lines
 from andrea_export.cli.progress import progress_on_stderr
@@ -48,4 +49,4 @@ def validate(
         emit_lines(
             with_verdict_again((verdict_line(report, str(bundle)), *failure_lines(report), "", *proof_lines(report)))
         )
-    raise typer.Exit(0 if report.verdict == "pass" else 1)
+    exit_with_outcome(report)

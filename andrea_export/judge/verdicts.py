@@ -26,21 +26,21 @@ from andrea_export.report.schema import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """A policy, where it came from, and the baseline it is a ratchet on."""
+class Terms:
+    """What a report is judged under: a policy, where it came from, and the baseline that it must not fall behind."""
 
     policy: Policy = field(default_factory=Policy)
     origin: Mapping[str, str] = field(default_factory=lambda: {"name": "default", "sha256": ""})
     baseline: Report | None = None
 
 
-def judged(report: Report, judge: Judge) -> Report:
+def judged(report: Report, terms: Terms) -> Report:
     """The report under a policy: budgets, failures, verdicts and ratchet all made anew from its figures.
 
     Raises: PolicyError where the policy names no layer or a budget has no basis; MismatchError for a baseline of
     something else.
     """
-    policy = judge.policy
+    policy = terms.policy
     policy.check_names(report.layer_order, dict.fromkeys(row.case for row in report.language_model))
     _check_basis(report.layers, policy)
     layers = tuple(row if _is_foreign(row) else judged_row(row, policy) for row in report.layers)
@@ -53,14 +53,14 @@ def judged(report: Report, judge: Judge) -> Report:
         cases = [row for row in language if row.candidate == candidate.name]
         return judged_candidate(candidate, mine, cases, policy)
 
-    held = ratchet_rows(layers, language, judge.baseline, policy) if judge.baseline is not None else ()
+    held = ratchet_rows(layers, language, terms.baseline, policy) if terms.baseline is not None else ()
     return replace(
         report,
         layers=layers,
         language_model=language,
         candidates=tuple(of(candidate) for candidate in report.candidates),
         ratchet=tuple(held),
-        policy=policy_as_mapping(policy, judge.origin),
+        policy=policy_as_mapping(policy, terms.origin),
         formula=formula(policy.k),
         metrics=figures_of(
             {name for row in layers for name in row.metrics} | {name for row in language for name in row.metrics}

@@ -1,6 +1,6 @@
 """How far one tensor is from another: the sums a comparison needs, gathered run by run, and the metrics read off them.
 
-Everything is computed in float64. Nothing is judged here; ``judge.py`` holds the verdicts.
+Everything is computed in float64. Nothing is judged here; ``andrea_export.judge`` holds the verdicts.
 """
 
 from __future__ import annotations

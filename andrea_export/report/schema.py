@@ -222,15 +222,18 @@ class Report:
         Rows of the plugin's maths alone say nothing of the model. A candidate that was not measured fails the report
         too, unless the policy says that it passes.
         """
-        verdicts = [candidate.verdict for candidate in self.candidates]
-        if "not-measured" in verdicts and self.policy.get("not_measured") == "fail":
+        unmeasured = any(candidate.verdict == "not-measured" for candidate in self.candidates)
+        if unmeasured and self.policy.get("not_measured") == "fail":
             return "fail"
-        measured = [row.verdict for row in self.layers] + [row.verdict for row in self.checks]
-        measured += [row.verdict for row in self.language_model] + [row.verdict for row in self.ratchet]
         proven = {row.candidate for row in self.layers if row.name == "logits" and row.verdict == "pass"}
         passed = any(entry.verdict == "pass" and entry.name in proven for entry in self.candidates)
-        passed = passed and "fail" not in [*verdicts, *measured]
-        return "pass" if passed else "fail"
+        return "pass" if passed and "fail" not in self.verdicts else "fail"
+
+    @property
+    def verdicts(self) -> frozenset[Verdict]:
+        """Every verdict that a candidate, check, layer, case of the language model or held figure has."""
+        rows = (self.candidates, self.checks, self.layers, self.language_model, self.ratchet)
+        return frozenset(row.verdict for of_one_kind in rows for row in of_one_kind)
 
     @property
     def first_failure(self) -> str | None:

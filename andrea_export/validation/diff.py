@@ -17,7 +17,7 @@ from andrea_export.core.errors import MismatchError, UsageError
 from andrea_export.core.names import layer_names
 from andrea_export.core.profile import Profile
 from andrea_export.core.progress import Progress
-from andrea_export.judge.verdicts import Judge, judged
+from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.schema import Report
 from andrea_export.sessions.onnxruntime import onnxruntime_version
 from andrea_export.tokens.bytes import BYTES
@@ -25,7 +25,7 @@ from andrea_model.config import AndreaConfig
 
 
 def diff(
-    reference: Source, candidates: Sequence[Source], inputs: Inputs, judge: Judge, *, progress: Progress
+    reference: Source, candidates: Sequence[Source], inputs: Inputs, terms: Terms, *, progress: Progress
 ) -> Report:
     """The judged report on every candidate.
 
@@ -35,13 +35,13 @@ def diff(
     config = reference.identity.config
     for candidate in candidates:
         same_model(reference.identity, candidate.identity)
-    judge.policy.check_names(layer_names(config), ())
+    terms.policy.check_names(layer_names(config), ())
     compared = compare(reference, candidates, inputs, progress=progress)
     measured = [entry.source for entry in compared if entry.candidate.verdict != "not-measured"]
     rows = language_rows(reference, measured, inputs.text, progress=progress)
     return judged(
         report_of(reference, compared, inputs, {"language_model": tuple(rows)}),
-        judge,
+        terms,
     )
 
 

@@ -25,7 +25,7 @@ from andrea_export.core.progress import Progress
 from andrea_export.graph.parameters import check_weights, hashes_from_model, hashes_from_onnx, model_from_onnx
 from andrea_export.judge.budget import formula
 from andrea_export.judge.policy import Policy, policy_as_mapping
-from andrea_export.judge.verdicts import Judge, judged
+from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.schema import Candidate, Check, Report
 from andrea_export.targets.ort_cpu.validation import measure_ort_cpu
 from andrea_export.targets.recipe import OrtCpu
@@ -131,7 +131,7 @@ def validate_files(
             *(_check_plugin(folder, entry, config) for entry in engines),
         ),
     )
-    return judged(report, Judge(policy=POLICY, origin={"name": "validate", "sha256": ""}))
+    return judged(report, Terms(policy=POLICY, origin={"name": "validate", "sha256": ""}))
 
 
 def _compare_engines(

@@ -171,6 +171,21 @@ def test_validate_names_the_layer_at_fault(andrea: Andrea, bundle: Path, checkpo
     assert (document["verdict"], document["first_failure"]) == ("fail", "blocks.1.attn.proj")
 
 
+def test_what_nothing_could_measure_ends_in_3_whichever_command_says_so(
+    andrea: Andrea, build: Andrea, built_bundle: Path, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "andrea_export.compare.sources.onnx_source.provider_availability",
+        lambda name: Availability(available=False, reason="not here"),
+    )
+    validated = andrea("validate", built_bundle, "--cache-dir", cache_dir, "--json")
+    report = tmp_path / "report.json"
+    report.write_text(validated.stdout)
+    for outcome in (validated, andrea("check", report), build("--force")):
+        assert outcome.code == 3
+        assert "not measured: onnxruntime-cpu: not here" in outcome.stderr
+
+
 def test_validate_against_the_checkpoint_itself(
     andrea: Andrea, built_bundle: Path, checkpoint: Path, cache_dir: Path
 ) -> None:

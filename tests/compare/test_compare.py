@@ -18,7 +18,7 @@ from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.compare.torch_run import TorchRun
 from andrea_export.core.names import layer_names, segments
 from andrea_export.core.progress import Silent
-from andrea_export.judge.verdicts import Judge
+from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import LayerRow, Report
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
@@ -92,7 +92,7 @@ def test_a_fault_is_local_in_its_own_layer_and_accumulated_in_those_after_it(
 ) -> None:
     layer = "blocks.0.attn.proj"
     file = changed(small_onnx, tmp_path, add_to_weight(f"{layer}.weight", (3, 5), 0.25))
-    report = diff(reference, [onnx_source(file)], inputs, Judge(), progress=Silent())
+    report = diff(reference, [onnx_source(file)], inputs, Terms(), progress=Silent())
     assert report.verdict == "fail" and report.first_failure == layer
     assert report.candidates[0].first_failure == layer
     locally = [entry.name for entry in report.layers if entry.local and entry.local.verdict == "fail"]
@@ -110,7 +110,7 @@ def test_a_layer_that_reads_another_layer_is_at_fault_and_those_after_it_are_not
         node = next(node for node in model.graph.node if node.name == "blocks.1.ln_2")
         node.input[0] = "blocks.1.ln_1"
 
-    report = diff(reference, [onnx_source(changed(small_onnx, tmp_path, rewire))], inputs, Judge(), progress=Silent())
+    report = diff(reference, [onnx_source(changed(small_onnx, tmp_path, rewire))], inputs, Terms(), progress=Silent())
     assert report.first_failure == "blocks.1.ln_2"
     local = row(report, "blocks.1.mlp.fc").local
     assert local is not None and local.verdict == "pass"
@@ -118,7 +118,7 @@ def test_a_layer_that_reads_another_layer_is_at_fault_and_those_after_it_are_not
 
 def test_nan_is_a_failure_by_name(small_onnx: Path, tmp_path: Path, reference: TorchSource, inputs: Inputs) -> None:
     file = changed(small_onnx, tmp_path, add_to_weight("blocks.1.mlp.fc.bias", (0,), float("nan")))
-    report = diff(reference, [onnx_source(file)], inputs, Judge(), progress=Silent())
+    report = diff(reference, [onnx_source(file)], inputs, Terms(), progress=Silent())
     assert report.first_failure == "blocks.1.mlp.fc"
     assert {"num_nan"} <= {failure.metric for failure in row(report, "blocks.1.mlp.fc").failures}
     assert all(entry.verdict != "pass" for entry in report.language_model)
@@ -139,7 +139,7 @@ def test_a_graph_that_is_wrong_only_without_taps_fails(
             return {**outputs, "logits": outputs["logits"] + 0.5}
 
     monkeypatch.setattr("andrea_export.compare.sources.onnx_source.OnnxSession", WrongAsShipped)
-    report = diff(reference, [candidate], Inputs(cases=inputs.cases), Judge(), progress=Silent())
+    report = diff(reference, [candidate], Inputs(cases=inputs.cases), Terms(), progress=Silent())
     assert report.verdict == "fail" and report.first_failure == "logits"
     assert [entry.name for entry in report.layers if entry.verdict == "fail"] == ["logits"]
     logits = row(report, "logits")
@@ -157,7 +157,7 @@ def test_a_case_that_the_graph_refuses_fails_and_the_others_still_count(
         node.input[3] = "turned"
 
     file = changed(small_onnx, tmp_path, transpose_mask)
-    report = diff(reference, [onnx_source(file)], Inputs(cases=inputs.cases), Judge(), progress=Silent())
+    report = diff(reference, [onnx_source(file)], Inputs(cases=inputs.cases), Terms(), progress=Silent())
     assert report.first_failure == "blocks.1.attn.context"
     assert "decode:" in report.candidates[0].reason
 
@@ -166,7 +166,7 @@ def test_an_onnx_reference_doubles_the_basis_by_its_own_error(
     candidate: OnnxSource, small: LoadedModel, inputs: Inputs, clean: Report
 ) -> None:
     torch_fp32 = TorchSource(small.model, small.origin, precision="fp32", provenance={})
-    report = diff(candidate, [torch_fp32], inputs, Judge(), progress=Silent())
+    report = diff(candidate, [torch_fp32], inputs, Terms(), progress=Silent())
     assert report.verdict == "pass", report.candidates[0].reason
     ours, before = row(report, "blocks.1.mlp.fc"), row(clean, "blocks.1.mlp.fc")
     assert ours.basis["max_abs"] == pytest.approx(2 * before.basis["max_abs"])
@@ -176,7 +176,7 @@ def test_the_same_model_in_fp16_passes_its_own_budget_and_not_that_of_fp32(
     small: LoadedModel, reference: TorchSource, inputs: Inputs
 ) -> None:
     half = TorchSource(small.model, small.origin, precision="fp16", provenance={})
-    report = diff(reference, [half], inputs, Judge(), progress=Silent())
+    report = diff(reference, [half], inputs, Terms(), progress=Silent())
     assert report.verdict == "pass", report.candidates[0].reason
     assert row(report, "blocks.1.mlp.fc").dtype == "fp16" and row(report, "logits").dtype == "fp32"
     assert row(report, "logits").metrics["max_abs"] > 1e-4

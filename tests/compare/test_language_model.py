@@ -26,7 +26,7 @@ from andrea_export.compare.text import BUILT_IN_TEXT, built_in_tokens
 from andrea_export.core.progress import Silent
 from andrea_export.graph.canonical import export_canonical
 from andrea_export.judge.budget import derived_budget, failures_of
-from andrea_export.judge.verdicts import Judge
+from andrea_export.judge.verdicts import Terms
 from andrea_export.sessions.base import Feeds
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.validation.diff import diff
@@ -213,7 +213,7 @@ def test_a_report_has_every_case_that_the_context_holds(
     reference = TorchSource(trained.model, trained.origin, precision="fp64", provenance={})
     inputs = Inputs(cases=cases_from_tokens([held_out[:12]]), text=held_out)
     graph = onnx_source(export_canonical(trained, tmp_path))
-    found = diff(reference, [graph], inputs, Judge(), progress=Silent()).language_model
+    found = diff(reference, [graph], inputs, Terms(), progress=Silent()).language_model
     assert [row.case for row in found] == [
         *(f"context {length}" for length in CONTEXTS), "left-padded batch", "decode with cache", "greedy",
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from andrea_export.compare.sources.trace_source import TraceSource
 from andrea_export.compare.trace_file import HEADER_KEY, TraceFile, _sha256, write_trace
 from andrea_export.core.errors import MismatchError, RunError, TraceError, UsageError, ValidationError
 from andrea_export.core.progress import Silent
-from andrea_export.judge.verdicts import Judge
+from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
 from andrea_export.validation.diff import diff, inputs_for
 from andrea_export.validation.opening import Sources
@@ -65,7 +65,7 @@ def figures(report: Report) -> dict[str, Any]:
 def test_a_recorded_reference_gives_the_figures_and_budgets_of_a_live_one(
     reference_trace: TraceSource, candidate: OnnxSource, inputs: Inputs, clean: Report
 ) -> None:
-    report = diff(reference_trace, [candidate], inputs, Judge(), progress=Silent())
+    report = diff(reference_trace, [candidate], inputs, Terms(), progress=Silent())
     assert report.verdict == "pass"
     assert figures(report) == figures(clean)
     for ours, theirs in zip(report.layers, clean.layers, strict=True):
@@ -77,7 +77,7 @@ def test_a_recorded_reference_gives_the_figures_and_budgets_of_a_live_one(
 def test_a_recorded_candidate_gives_the_accumulated_figures_of_a_live_one(
     reference: TorchSource, candidate_trace: TraceSource, inputs: Inputs, clean: Report
 ) -> None:
-    report = diff(reference, [candidate_trace], inputs, Judge(), progress=Silent())
+    report = diff(reference, [candidate_trace], inputs, Terms(), progress=Silent())
     assert report.verdict == "pass", report.candidates[0].reason
     assert figures(report) == figures(clean)
     assert report.candidates[0].name == "onnxruntime-cpu" and "trace_sha256" in report.candidates[0].provenance
@@ -93,7 +93,7 @@ def test_the_local_error_of_a_trace_is_taken_the_other_way_round_and_names_the_l
         tensors[f"layers/prefill/{layer}"] += np.float32(0.01)
 
     file = rewritten(candidate_trace, tmp_path / "changed.safetensors", add)
-    report = diff(reference, [TraceSource(TraceFile(file))], inputs, Judge(), progress=Silent())
+    report = diff(reference, [TraceSource(TraceFile(file))], inputs, Terms(), progress=Silent())
     assert report.first_failure == layer
     row = next(row for row in report.layers if row.name == layer)
     assert row.local is not None and row.local.verdict == "fail" and "other way round" in row.local.reason
@@ -105,7 +105,7 @@ def test_two_traces_are_compared_with_no_model_at_hand(
     given = inputs_for(
         [reference_trace, candidate_trace], reference_trace.identity.config, file=None, text=None, language_model=True
     )
-    report = diff(reference_trace, [candidate_trace], given, Judge(), progress=Silent())
+    report = diff(reference_trace, [candidate_trace], given, Terms(), progress=Silent())
     assert report.verdict == "pass", report.candidates[0].reason
     assert all(row.local is not None and row.local.verdict == "not-measured" for row in report.layers)
     assert len(report.language_model) == 6
@@ -114,7 +114,7 @@ def test_two_traces_are_compared_with_no_model_at_hand(
 def test_traces_keep_bf16(small: LoadedModel, reference: TorchSource, inputs: Inputs, tmp_path: Path) -> None:
     half = TorchSource(small.model, small.origin, precision="bf16", provenance={})
     trace = recorded(half, Inputs(cases=inputs.cases), tmp_path)
-    report = diff(reference, [trace], Inputs(cases=inputs.cases), Judge(), progress=Silent())
+    report = diff(reference, [trace], Inputs(cases=inputs.cases), Terms(), progress=Silent())
     assert report.verdict == "pass", report.candidates[0].reason
     assert next(row for row in report.layers if row.name == "blocks.0.attn.qkv").dtype == "bf16"
 
@@ -123,9 +123,9 @@ def test_a_trace_recorded_without_its_language_model_is_not_measured_there(
     reference: TorchSource, candidate: OnnxSource, inputs: Inputs, tmp_path: Path
 ) -> None:
     trace = recorded(candidate, Inputs(cases=inputs.cases), tmp_path)
-    report = diff(reference, [trace], inputs, Judge(), progress=Silent())
+    report = diff(reference, [trace], inputs, Terms(), progress=Silent())
     assert report.verdict == "fail" and "recorded without its language model" in report.candidates[0].reason
-    assert diff(reference, [trace], Inputs(cases=inputs.cases), Judge(), progress=Silent()).verdict == "pass"
+    assert diff(reference, [trace], Inputs(cases=inputs.cases), Terms(), progress=Silent()).verdict == "pass"
 
 
 @pytest.mark.parametrize("num_bytes", [0, 7, 1000])
@@ -180,7 +180,7 @@ def test_a_trace_of_another_model_is_refused(
 ) -> None:
     file = rewritten(candidate_trace, tmp_path / "other.safetensors", set_key("origin", "another checkpoint"))
     with pytest.raises(MismatchError, match="the trace is of another model"):
-        diff(reference, [TraceSource(TraceFile(file))], inputs, Judge(), progress=Silent())
+        diff(reference, [TraceSource(TraceFile(file))], inputs, Terms(), progress=Silent())
 
 
 def put(name: str, index: tuple[int, ...], value: float) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
@@ -239,9 +239,9 @@ def test_infinity_in_a_recorded_reference_is_refused_and_in_a_candidate_fails(
     overflow, cases = put("layers/decode/ln_f", (0, 0, 0), np.inf), Inputs(cases=inputs.cases)
     bad = TraceSource(TraceFile(rewritten(reference_trace, tmp_path / "reference.safetensors", overflow)))
     with pytest.raises(TraceError, match=r"Inf in ln_f \(decode\)"):
-        diff(bad, [candidate], cases, Judge(), progress=Silent())
+        diff(bad, [candidate], cases, Terms(), progress=Silent())
     ours = TraceSource(TraceFile(rewritten(candidate_trace, tmp_path / "candidate.safetensors", overflow)))
-    assert diff(reference, [ours], cases, Judge(), progress=Silent()).first_failure == "ln_f"
+    assert diff(reference, [ours], cases, Terms(), progress=Silent()).first_failure == "ln_f"
 
 
 def test_a_model_that_gives_nan_is_not_recorded(small: LoadedModel, inputs: Inputs) -> None:
@@ -277,7 +277,7 @@ def test_a_recorded_engine_cannot_be_the_basis_of_budgets(
 ) -> None:
     file = rewritten(candidate_trace, tmp_path / "bare.safetensors", set_key("basis", {}))
     with pytest.raises(MismatchError, match="holds no basis for budgets in fp32"):
-        diff(TraceSource(TraceFile(file)), [candidate], inputs, Judge(), progress=Silent())
+        diff(TraceSource(TraceFile(file)), [candidate], inputs, Terms(), progress=Silent())
 
 
 def test_a_run_that_was_refused_is_not_recorded(candidate: OnnxSource, inputs: Inputs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # fmt: skip  # noqa: E501

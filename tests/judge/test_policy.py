@@ -24,7 +24,7 @@ from andrea_export.judge.policy import (
     policy_from_toml,
     policy_json_schema,
 )
-from andrea_export.judge.verdicts import Judge, judged
+from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.file import report_as_json, report_from_json, report_json_schema
 from andrea_export.report.schema import Candidate, LayerRow, Report
 from support.paths import ROOT
@@ -46,7 +46,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def under(report: Report, policy: Policy, baseline: Report | None = None) -> Report:
-    return judged(report, Judge(policy=policy, baseline=baseline))
+    return judged(report, Terms(policy=policy, baseline=baseline))
 
 
 def test_the_default_policy_judges_as_the_comparison_did(clean: Report) -> None:

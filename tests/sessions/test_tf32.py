@@ -10,7 +10,7 @@ from andrea_export.compare.basis import MeasuredBasis
 from andrea_export.compare.inputs import Inputs
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.progress import Silent
-from andrea_export.judge.verdicts import Judge
+from andrea_export.judge.verdicts import Terms
 from andrea_export.sessions.torch_reference import TorchSession, converted
 from andrea_export.sessions.torch_tf32 import in_tf32, rounded_to_tf32
 from andrea_export.validation.diff import diff
@@ -101,10 +101,10 @@ class OtherTf32(TorchSource):
 def test_tf32_keeps_its_own_budgets_and_not_those_of_fp32(
     reference: TorchSource, small: LoadedModel, inputs: Inputs, rounding: object
 ) -> None:
-    as_itself = diff(reference, [OtherTf32(small, rounding, precision="tf32")], inputs, Judge(), progress=Silent())
+    as_itself = diff(reference, [OtherTf32(small, rounding, precision="tf32")], inputs, Terms(), progress=Silent())
     assert as_itself.verdict == "pass", as_itself.candidates[0].reason
     assert as_itself.candidates[0].precision == "tf32"
-    as_fp32 = diff(reference, [OtherTf32(small, rounding, precision="fp32")], inputs, Judge(), progress=Silent())
+    as_fp32 = diff(reference, [OtherTf32(small, rounding, precision="fp32")], inputs, Terms(), progress=Silent())
     assert as_fp32.verdict == "fail" and as_fp32.first_failure == "blocks.0.attn.qkv"
 
 
@@ -115,7 +115,7 @@ def test_a_tf32_budget_still_sees_a_fault(reference: TorchSource, small: LoadedM
     model = copy.deepcopy(small.model)
     model.blocks[1].mlp.fc.weight.mul_(1.02)
     source = OtherTf32(replace(small, model=model), away_from_zero, precision="tf32")
-    report = diff(reference, [source], Inputs(cases=inputs.cases), Judge(), progress=Silent())
+    report = diff(reference, [source], Inputs(cases=inputs.cases), Terms(), progress=Silent())
     assert report.first_failure == "blocks.1.mlp.fc"
 
 

@@ -35,7 +35,7 @@ from andrea_export.core.names import graph_outputs, layer_names
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Silent
 from andrea_export.graph.canonical import export_canonical
-from andrea_export.judge.verdicts import Judge
+from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
@@ -107,7 +107,7 @@ def faults_found(
         onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
         paths.append(path)
     sources = [subject.source(path, str(index)) for index, path in enumerate(paths)]
-    report = diff(subject.reference(), sources, Inputs(cases=tuple(cases)), Judge(), progress=Silent())
+    report = diff(subject.reference(), sources, Inputs(cases=tuple(cases)), Terms(), progress=Silent())
     truth = _truth(subject, cases)
     for index, (planting, path) in enumerate(zip(plantings, paths, strict=True)):
         yield _outcome(subject, report, str(index), planting, path, cases, truth, polygraphy=polygraphy)
@@ -121,7 +121,7 @@ def clean_run(
     """The untouched graph under one setting of onnxruntime."""
     with _session_options(num_threads, level):
         source = subject.source(subject.clean, "clean")
-        report = diff(subject.reference(), [source], Inputs(cases=tuple(cases)), Judge(), progress=Silent())
+        report = diff(subject.reference(), [source], Inputs(cases=tuple(cases)), Terms(), progress=Silent())
         truth = _truth(subject, cases)
         return _outcome(subject, report, "clean", None, subject.clean, cases, truth, polygraphy=polygraphy)
 

@@ -13,7 +13,7 @@ from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.compare.text import built_in_tokens
 from andrea_export.core.progress import Silent
 from andrea_export.graph.canonical import export_canonical
-from andrea_export.judge.verdicts import Judge
+from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
 from andrea_export.validation.diff import diff, text_tokens
 from andrea_export.weights.checkpoint import LoadedModel, load_model, save_checkpoint
@@ -85,4 +85,4 @@ def candidate(small_onnx: Path) -> OnnxSource:
 @pytest.fixture(scope="session")
 def clean(reference: TorchSource, candidate: OnnxSource, inputs: Inputs) -> Report:
     """The report on the untouched file. Read only."""
-    return diff(reference, [candidate], inputs, Judge(), progress=Silent())
+    return diff(reference, [candidate], inputs, Terms(), progress=Silent())

@@ -16,7 +16,7 @@ from andrea_export.core.errors import BackendUnavailable, RunError
 from andrea_export.core.names import graph_outputs
 from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.core.progress import Silent
-from andrea_export.judge.verdicts import Judge
+from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
 from andrea_export.sessions.base import Availability, Feeds, Session
 from andrea_export.sessions.torch_reference import TorchSession
@@ -101,7 +101,7 @@ def play(small: LoadedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def compared(reference: TorchSource, engine: EngineSource) -> Report:
     given = inputs_for([reference, engine], reference.identity.config, file=None, text=None, language_model=False)
-    return diff(reference, [engine], given, Judge(), progress=Silent())
+    return diff(reference, [engine], given, Terms(), progress=Silent())
 
 
 def test_an_engine_has_a_row_for_every_output_and_none_for_what_is_fused(
