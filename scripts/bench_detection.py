@@ -33,7 +33,7 @@ import torch
 from andrea_export.bundle.manifest import machine_facts
 from andrea_export.compare.inputs import Case, cases_from_tokens, seeded_cases
 from andrea_export.core.installed import installed_versions
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 from andrea_model.config import AndreaConfig
 from support.detection import COMPARATORS, OURS, Outcome, Subject, clean_run, faults_found, subject_of
 from support.detection_tables import FAIL, PASS, Entry, markdown_of, summary_of

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from andrea_export.bundle.manifest import machine_facts
 from andrea_export.core.installed import installed_versions
-from andrea_export.graph.canonical import export_canonical
-from andrea_export.weights.checkpoint import load_model, save_checkpoint
+from andrea_export.graph.canonical.export import export_canonical
+from andrea_export.weights.load import load_model, save_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ from andrea_export.compare.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.compare.sources.torch_source import torch_source
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Silent
-from andrea_export.graph.canonical import export_canonical
+from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.judge.verdicts import Terms
 from andrea_export.validation.diff import diff, text_tokens
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 from support.paths import FIXTURES, ROOT
 from support.planted import plantings
 

@@ -23,10 +23,10 @@ from andrea_export.compare.sources.onnx_source import onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Silent
-from andrea_export.graph.canonical import export_canonical
+from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.judge.budget import K
 from andrea_export.validation.opening import Sources
-from andrea_export.weights.checkpoint import load_model
+from andrea_export.weights.load import load_model
 
 METRICS = ("max_abs", "relative_l2")
 

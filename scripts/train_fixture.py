@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from austen import novels_from_rdb
 
-from andrea_export.weights.checkpoint import load_model, save_checkpoint
+from andrea_export.weights.load import load_model, save_checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea, build_model
 

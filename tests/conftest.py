@@ -14,10 +14,10 @@ from andrea_export.build.build import BuildResult, build_bundle
 from andrea_export.bundle.manifest import file_entry, open_bundle, seal
 from andrea_export.cli import main
 from andrea_export.core.progress import Silent
-from andrea_export.graph.canonical import export_canonical
+from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.targets.recipe import recipe_from_mapping
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineFacts
-from andrea_export.weights.checkpoint import LoadedModel, load_model, save_checkpoint
+from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 from support.model_traits import with_outlier_channels
 
 pytest_plugins = ["support.small_model"]

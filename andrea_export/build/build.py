@@ -18,7 +18,7 @@ from andrea_export.core.targets import ENGINE_TARGETS, EngineTarget, Target
 from andrea_export.report.schema import Report
 from andrea_export.targets.engines import engine_backend
 from andrea_export.targets.recipe import Recipe
-from andrea_export.weights.checkpoint import resolve_origin
+from andrea_export.weights.load import resolve_origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

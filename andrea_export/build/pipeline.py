@@ -28,7 +28,8 @@ from andrea_export.targets.engines import engine_backend
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineRequest
-from andrea_export.weights.checkpoint import LoadedModel, WeightsOrigin, load_model
+from andrea_export.weights.load import LoadedModel, load_model
+from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 
@@ -109,7 +110,7 @@ class Pipeline:
 
     def _onnx(self) -> None:
         def make() -> None:
-            from andrea_export.graph.canonical import export_canonical
+            from andrea_export.graph.canonical.export import export_canonical
             from andrea_export.graph.parameters import hashes_from_model
 
             export_canonical(self._model(), self.folder)

@@ -16,10 +16,11 @@ from types import NoneType
 from typing import Any, TypeVar, get_args
 
 from andrea_export.core.errors import BundleError, first_line
+from andrea_export.core.hashing import file_identity, sha256_of
 from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision
 from andrea_export.core.targets import Int8Decode
 from andrea_export.targets.ort_cpu.files import OrtCpuFiles, files_of
-from andrea_export.weights.checkpoint import WeightsOrigin, file_identity, sha256_of
+from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 SCHEMA = "andrea-export/manifest/2"
@@ -69,7 +70,7 @@ class Contents:
             elif problem := _mismatch(self.path / name, entry, hashed=hashed):
                 problems.append(f"{name} {problem}")
         if not problems and names is None:
-            from andrea_export.graph.canonical import read_canonical_info
+            from andrea_export.graph.canonical.metadata import read_canonical_info
 
             info = read_canonical_info(self.path / MODEL)
             if info is None or (info.config, info.origin) != (self.config, self.origin):

@@ -25,13 +25,14 @@ from andrea_export.bundle.contents import (
     read_manifest,
 )
 from andrea_export.core.errors import BundleError
+from andrea_export.core.hashing import sha256_of
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.report.schema import Verdict
 from andrea_export.targets.ort_cpu.files import PATTERNS as ORT_CPU_PATTERNS
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.recipe import Recipe, recipe_as_mapping
 from andrea_export.targets.tensorrt.facts import EngineEntry
-from andrea_export.weights.checkpoint import WeightsOrigin, sha256_of
+from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 _LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *ORT_CPU_PATTERNS)

@@ -127,7 +127,7 @@ def _recipe(file: Path | None, options: dict[str, Any]) -> Recipe:
 
 def _default_output(recipe: Recipe, checkpoint: Path | None) -> Path:
     """The preset's name in the working directory; ``andrea`` for a checkpoint of a shape that is no preset's."""
-    from andrea_export.weights.checkpoint import resolve_origin
+    from andrea_export.weights.load import resolve_origin
 
     _, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
     return Path(origin.preset or "andrea")

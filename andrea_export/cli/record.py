@@ -32,9 +32,9 @@ def record(
     """
     from andrea_export.compare import recording as recorder
     from andrea_export.compare.trace_file import write_trace
+    from andrea_export.core.hashing import sha256_of
     from andrea_export.validation import diff as engine
     from andrea_export.validation.opening import Sources
-    from andrea_export.weights.checkpoint import sha256_of
 
     if output.is_dir() or not output.absolute().parent.is_dir():
         what = "is a folder" if output.is_dir() else "is in a folder that does not exist"

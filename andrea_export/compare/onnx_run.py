@@ -16,7 +16,7 @@ from andrea_export.core.dtypes import DTYPES, dtype_from_onnx
 from andrea_export.core.errors import RunError
 from andrea_export.core.names import Segment, layer_names, present_names, segments
 from andrea_export.core.precision import Precision
-from andrea_export.graph.canonical import load_graph
+from andrea_export.graph.canonical.metadata import load_graph
 from andrea_export.graph.passes.extract_layers import LayerExtractor, Part
 from andrea_export.sessions.base import zero_cache
 from andrea_export.sessions.onnxruntime import OnnxSession

@@ -23,11 +23,11 @@ from andrea_export.compare.inputs import Arrays, Case, Inputs
 from andrea_export.compare.language_model import Predictions
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import TraceError, first_line
+from andrea_export.core.metadata import TRACE_KEY
 from andrea_model.config import AndreaConfig
 
 MAGIC = "andrea-export/trace"
 VERSION = 1
-HEADER_KEY = "andrea.trace"
 
 Basis = Mapping[str, Mapping[str, float]]
 """Layer (or language model's case) → metric → what a budget is a multiple of."""
@@ -125,7 +125,7 @@ def write_trace(recording: Recording, file: Path) -> None:
     )
     partial = file.with_name(f".{file.name}.partial")
     try:
-        save_file(stored, partial, metadata={HEADER_KEY: json.dumps(asdict(header))})
+        save_file(stored, partial, metadata={TRACE_KEY: json.dumps(asdict(header))})
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
@@ -152,7 +152,7 @@ class TraceFile:
                 f"trace {path} is not a whole safetensors file ({path.stat().st_size:,} bytes): {error}",
                 hint="copy or record it again",
             ) from None
-        self.header = _header(path, (self._file.metadata() or {}).get(HEADER_KEY))
+        self.header = _header(path, (self._file.metadata() or {}).get(TRACE_KEY))
         missing = sorted(set(self.header.sha256) - set(self._file.keys()))
         if missing:
             raise TraceError(f"trace {path} lacks {len(missing)} of its tensors: {', '.join(missing[:4])}")
@@ -241,19 +241,9 @@ def first_nan(value: npt.NDArray[Any]) -> tuple[int, ...] | None:
     return tuple(int(part) for part in np.unravel_index(int(nan.argmax()), nan.shape)) if nan.any() else None
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a safetensors file says that it is a trace, by as much of its header as is there.
-
-    What is damaged after it is for whoever reads the file to refuse.
-    """
-    with path.open("rb") as file:
-        num_bytes = int.from_bytes(file.read(8), "little")
-        return f'"{HEADER_KEY}"'.encode() in file.read(min(num_bytes, path.stat().st_size))
-
-
 def _header(path: Path, text: str | None) -> Header:
     if text is None:
-        raise TraceError(f"{path} is no trace: its metadata has no '{HEADER_KEY}'", hint="make one with `record`")
+        raise TraceError(f"{path} is no trace: its metadata has no '{TRACE_KEY}'", hint="make one with `record`")
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea_export.core.errors import ExportError, first_line
+from andrea_export.graph.canonical.metadata import load_graph
 from andrea_export.report.schema import Check
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea, build_model
@@ -78,8 +79,6 @@ def check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig
 def _initializers(model: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """Every parameter of a canonical file. Raises ExportError for a file, or a weights file, that cannot be read."""
     import onnx_ir as ir
-
-    from andrea_export.graph.canonical import load_graph
 
     load_graph(model)  # says what is wrong with a file that holds none
     try:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.core.errors import UsageError, first_line
-from andrea_export.inspection.facts import Inspection, preset_of
+from andrea_export.inspection.facts import Inspection
 from andrea_export.inspection.files import inspect_file
 from andrea_export.targets.ort_cpu.derive import linear_kinds
+from andrea_export.weights.origin import preset_of
 
 
 def inspect_bundle(path: Path) -> Inspection:

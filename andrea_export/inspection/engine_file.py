@@ -1,4 +1,4 @@
-"""Inspection of an engine without running it, and of a plugin library."""
+"""Inspection of an engine without running it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from pathlib import Path
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.core.errors import BundleError, UsageError
-from andrea_export.inspection.facts import Inspection, preset_of
-from andrea_export.weights.checkpoint import (
-    sha256_of,
-)
+from andrea_export.core.hashing import sha256_of
+from andrea_export.inspection.facts import Inspection
+from andrea_export.weights.origin import preset_of
+from andrea_export.weights.readers.recognise import ELF_MAGIC, PLAN_MAGIC
 
-# A plan's first four bytes. `vtrt` was read from TensorRT-RTX 1.7.1's plans, where bytes 16 to 23 are the plan's size,
-# 24 to 27 the version, and 28 to 31 the magic again; `ftrt` is classic TensorRT's, of whose layout nothing more is
-# assumed than that it is no text.
-PLAN_MAGIC = {b"vtrt": "TensorRT-RTX", b"ftrt": "TensorRT"}
+# Read from TensorRT-RTX 1.7.1's plans: bytes 16 to 23 are the plan's size, 24 to 27 the version, and 28 to 31 the magic
+# again. Of classic TensorRT's layout nothing more is assumed than that it is not text.
 _RTX_HEAD = struct.Struct("<4s12xQ4B4s")
-ELF_MAGIC = b"\x7fELF"
-# What TensorRT looks for in a plugin library, newest first (IPluginV3's two; the lists of TensorRT 8 and 9).
-_ENTRY_POINTS = ("getCreators", "setLoggerFinder", "getPluginCreators", "initLibNvInferPlugins")
 
 
 def inspect_engine(path: Path) -> Inspection:
@@ -79,25 +74,6 @@ def _embedded_plugin(path: Path, plan: mmap.mmap) -> str:
     if offset < 0:
         return "none embedded"
     return f"a shared library is embedded at byte {offset:,}; which one cannot be told without it"
-
-
-def inspect_plugin(path: Path) -> Inspection:
-    body = path.read_bytes()
-    symbols = [name for name in _ENTRY_POINTS if f"\0{name}\0".encode() in body]
-    if not symbols:
-        raise UsageError(
-            f"{path} is a program or library (ELF) with none of a TensorRT plugin library's entry points",
-            hint=f"a plugin library exports {_ENTRY_POINTS[0]}",
-        )
-    missing = "" if "getCreators" in symbols else "it exports no getCreators, so TensorRT cannot take a plugin from it"
-    return Inspection(
-        kind="plugin",
-        path=str(path),
-        num_bytes=len(body),
-        sha256=sha256_of(path),
-        made_by={"entry points": ", ".join(symbols) or "none"},
-        notes=(missing,) if missing else (),
-    )
 
 
 def _bundle_of(engine: Path) -> Bundle | None:

@@ -1,4 +1,4 @@
-"""What an inspection can tell: data, and the two small questions every kind asks."""
+"""What an inspection can tell: data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from andrea_export.inspection.arithmetic import arithmetic_lines, parameter_counts
-from andrea_model.config import PRESETS, AndreaConfig
+from andrea_model.config import AndreaConfig
 
 Kind = Literal["checkpoint", "published-checkpoint", "onnx", "engine", "plugin", "bundle"]
 
@@ -61,14 +61,3 @@ class Inspection:
             agrees = "as computed" if self.num_parameters == expected else f"NOT the computed {expected:,}"
             lines.append(f"counted in this file: {self.num_parameters:,}, {agrees}")
         return tuple(lines)
-
-
-def preset_of(config: AndreaConfig | None) -> str | None:
-    return next((name for name, preset in PRESETS.items() if preset == config), None)
-
-
-def product(dims: tuple[int, ...]) -> int:
-    total = 1
-    for dim in dims:
-        total *= dim
-    return total

@@ -1,29 +1,26 @@
-"""Inspection of an ONNX file, ours or another's, and of the JSON files that lie beside it in a bundle."""
+"""Inspection of an ONNX file, ours or another's."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import stat
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from andrea_export.core.errors import UsageError
-from andrea_export.inspection.facts import Inspection, TensorFact, preset_of, product
-from andrea_export.weights.checkpoint import (
-    sha256_of,
-)
+from andrea_export.core.hashing import sha256_of
+from andrea_export.graph.canonical.metadata import read_canonical_info
+from andrea_export.inspection.facts import Inspection, TensorFact
+from andrea_export.weights.origin import preset_of
 
-_LARGEST_JSON = 1 << 28
 _LARGEST_PROTOBUF = 1 << 31
 
 
 def inspect_onnx(path: Path) -> Inspection:
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
-    from andrea_export.graph.canonical import read_canonical_info
 
     model = onnx.ModelProto()
     if path.stat().st_size < _LARGEST_PROTOBUF:
@@ -68,7 +65,7 @@ def inspect_onnx(path: Path) -> Inspection:
         preset=preset_of(info.config) if info else None,
         weights=str(info.origin) if info else None,
         trained=info.origin.trained if info else None,
-        num_parameters=sum(product(dims) for dims in parameters.values()),
+        num_parameters=sum(math.prod(dims) for dims in parameters.values()),
         inputs=tuple(_tensor_fact(value) for value in graph.input if value.name not in initializers),
         outputs=tuple(_tensor_fact(value) for value in graph.output),
         num_nodes=dict(
@@ -104,24 +101,3 @@ def _size_beside(model: Path, name: str) -> tuple[int, str]:
     if not stat.S_ISREG(facts.st_mode):
         return 0, "that is no file"
     return facts.st_size, f"{facts.st_size:,} bytes"
-
-
-def json_is_none_of_them(path: Path) -> UsageError:
-    """The error for a JSON file, which may well be one that this program wrote."""
-    try:
-        content = json.loads(path.read_bytes()) if path.stat().st_size < _LARGEST_JSON else None
-    except (ValueError, RecursionError):
-        content = None
-    schema = str(content.get("schema")) if isinstance(content, dict) else ""
-    if schema.startswith("andrea-export/manifest/"):
-        return UsageError(f"{path} is the manifest of a bundle", hint=f"inspect the bundle itself: {path.parent}")
-    if schema.startswith("andrea-export/report/"):
-        verdict = content.get("verdict") if isinstance(content, dict) else None
-        return UsageError(
-            f"{path} is the report of a validation, verdict {verdict}",
-            hint=f"it is text; inspect the bundle it lies in: {path.parent}",
-        )
-    return UsageError(
-        f"{path} begins like JSON, and is no checkpoint, ONNX file, engine or bundle",
-        hint="give a safetensors file, an ONNX file, a TensorRT plan, or a folder that andrea-export build made",
-    )

@@ -24,7 +24,7 @@ from andrea_export.lesson.lesson import (
 )
 from andrea_export.targets.engines import engine_backend
 from andrea_export.targets.tensorrt.facts import EngineEntry
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 
 TORCH = "torch"
 _ONNXRUNTIME = "onnxruntime-"
@@ -44,7 +44,7 @@ class LessonSource:
         """The canonical ONNX file; without a bundle it is exported now."""
         path = self.folder / "model.onnx"
         if self.bundle is None and not path.exists():
-            from andrea_export.graph.canonical import export_canonical
+            from andrea_export.graph.canonical.export import export_canonical
 
             return export_canonical(self.loaded, self.folder)
         return path

@@ -12,11 +12,12 @@ from typing import Any
 
 from andrea_export.bundle.contents import MANIFEST, MODEL, PLUGIN, WEIGHTS
 from andrea_export.core.errors import BundleError
+from andrea_export.core.hashing import file_identity
+from andrea_export.core.metadata import CONFIG_KEY
 from andrea_export.runtime.growing_cache import GrowingCacheEngine
 from andrea_export.runtime.shared_cache import SharedCacheEngine
 from andrea_export.sessions.onnxruntime import CPU_TUNING, SessionTuning, open_raw
 from andrea_export.targets.ort_cpu.files import OrtCpuFiles
-from andrea_export.weights.checkpoint import CONFIG_KEY, file_identity
 from andrea_model.config import AndreaConfig
 
 # Sessions somebody holds, by the bytes and the options they were made from. A session may run on several threads at

@@ -16,12 +16,14 @@ from andrea_export.compare.sources.base import WHAT_CAN_BE_COMPARED, Source
 from andrea_export.compare.sources.onnx_source import OnnxSource, for_the_cpu_kernels, onnx_source
 from andrea_export.compare.sources.torch_source import torch_source
 from andrea_export.compare.sources.trace_source import TraceSource
-from andrea_export.compare.trace_file import TraceFile, is_trace
+from andrea_export.compare.trace_file import TraceFile
 from andrea_export.core.errors import ExportError, UsageError, first_line
 from andrea_export.core.precision import ENGINE_PRECISIONS, PRECISIONS, Precision
 from andrea_export.sessions.onnxruntime import onnxruntime_version
 from andrea_export.targets.tensorrt.source import EngineSource
-from andrea_export.weights.checkpoint import WeightsOrigin, read_header
+from andrea_export.weights.origin import WeightsOrigin
+from andrea_export.weights.readers.andrea import AndreaReader
+from andrea_export.weights.readers.recognise import recognise
 from andrea_model.config import AndreaConfig
 
 
@@ -44,21 +46,20 @@ class Sources:
         Raises: UsageError (no such thing), and the reader's own error for what is damaged.
         """
         path, artifact = _split(specification)
-        if path.is_dir():
+        kind = recognise(path)
+        if kind == "folder":
             return self._from_bundle(open_bundle(path), artifact or "onnx")
-        with path.open("rb") as file:
-            head = file.read(16)
-        if not head:
+        if kind == "empty":
             raise UsageError(f"{path} is empty", hint=WHAT_CAN_BE_COMPARED)
-        if head[8:9] == b"{" and is_trace(path):
+        if kind == "trace":
             _no_artifact(path, artifact, "a trace")
             trace = TraceFile(path)
             trace.verify()
             return TraceSource(trace)
-        if head[8:9] == b"{":
+        if kind == "checkpoint":
             return torch_source(path, artifact or precision)
         if path.suffix == ".safetensors":
-            read_header(path)  # says how it is damaged
+            AndreaReader().read_header(path)  # says how it is damaged
         _no_artifact(path, artifact, "an ONNX file")
         return onnx_source(path)
 
@@ -75,7 +76,7 @@ class Sources:
         )
 
     def _derived(self, model: Path, precision: Precision) -> Path:
-        from andrea_export.graph.canonical import load_graph
+        from andrea_export.graph.canonical.metadata import load_graph
         from andrea_export.targets.tensorrt.model import derive_engine_model
 
         if self._folder is None:

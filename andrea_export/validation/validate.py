@@ -33,7 +33,7 @@ from andrea_export.targets.tensorrt.facts import EngineEntry
 from andrea_export.targets.tensorrt.source import EngineSource
 from andrea_export.validation.diff import report_of
 from andrea_export.validation.opening import Sources
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 from andrea_model.config import AndreaConfig
 
 STEP = "validate"

@@ -15,7 +15,7 @@ import numpy as np
 from andrea_export.build.build import build_bundle
 from andrea_export.core.progress import Silent
 from andrea_export.targets.recipe import recipe_from_mapping
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 
 PRESET, SEED = "andrea-120m", 0
 _FIXTURES = Path(__file__).resolve().parents[2] / "tests" / "fixtures"

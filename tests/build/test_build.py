@@ -17,11 +17,12 @@ from andrea_export.build.build import BuildResult, build_bundle
 from andrea_export.bundle.contents import MANIFEST, MODEL, REPORT, WEIGHTS
 from andrea_export.bundle.manifest import Bundle, open_bundle, seal
 from andrea_export.core.errors import BundleError, CheckpointError, UsageError
+from andrea_export.core.hashing import sha256_of
 from andrea_export.core.progress import Silent
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.targets.recipe import recipe_from_mapping
-from andrea_export.weights.checkpoint import LoadedModel, load_model, save_checkpoint, sha256_of
+from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 
 
 def build(

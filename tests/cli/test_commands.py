@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from andrea_export.sessions.base import Availability
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.weights.checkpoint import LoadedModel, load_model, save_checkpoint
+from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 from tests.conftest import Andrea, add_engine_entry
 
 

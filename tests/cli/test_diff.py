@@ -17,9 +17,9 @@ from onnx import numpy_helper
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from andrea_export.compare.trace_file import HEADER_KEY
-from andrea_export.graph.canonical import export_canonical
-from andrea_export.weights.checkpoint import CONFIG_KEY, load_model, save_checkpoint
+from andrea_export.core.metadata import CONFIG_KEY, TRACE_KEY
+from andrea_export.graph.canonical.export import export_canonical
+from andrea_export.weights.load import load_model, save_checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.model import build_model
 from support.paths import ROOT
@@ -235,11 +235,11 @@ def test_nan_is_not_recorded_fails_live_and_is_refused_in_a_trace(
     assert andrea("record", pair[1], QUICK, "--output", trace).code == 0
     tensors = load_file(trace)
     with safe_open(trace, framework="np") as file:
-        header = json.loads(file.metadata()[HEADER_KEY])
+        header = json.loads(file.metadata()[TRACE_KEY])
     name = "layers/prefill/ln_f"
     tensors[name][0, 1, 2] = np.nan
     header["sha256"][name] = hashlib.sha256(tensors[name].tobytes()).hexdigest()
-    save_file(tensors, trace, metadata={HEADER_KEY: json.dumps(header)})
+    save_file(tensors, trace, metadata={TRACE_KEY: json.dumps(header)})
     output = tmp_path / "report"
     for sides in ((pair[0], trace), (trace, pair[1])):
         refused(andrea("diff", *sides, QUICK, "--output", output), f"{name} is NaN at [0, 1, 2]")

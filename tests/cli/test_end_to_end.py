@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from andrea_export.bundle.contents import MANIFEST, REPORT
-from andrea_export.weights.checkpoint import load_model, save_checkpoint
+from andrea_export.weights.load import load_model, save_checkpoint
 from support.model_traits import with_outlier_channels
 
 

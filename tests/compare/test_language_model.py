@@ -24,13 +24,13 @@ from andrea_export.compare.sources.onnx_source import onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.compare.text import BUILT_IN_TEXT, built_in_tokens
 from andrea_export.core.progress import Silent
-from andrea_export.graph.canonical import export_canonical
+from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.judge.budget import derived_budget, failures_of
 from andrea_export.judge.verdicts import Terms
 from andrea_export.sessions.base import Feeds
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.validation.diff import diff
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 from andrea_model.config import PRESETS
 
 

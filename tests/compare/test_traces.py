@@ -18,14 +18,15 @@ from andrea_export.compare.sources.base import Source
 from andrea_export.compare.sources.onnx_source import OnnxSource
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.compare.sources.trace_source import TraceSource
-from andrea_export.compare.trace_file import HEADER_KEY, TraceFile, _sha256, write_trace
+from andrea_export.compare.trace_file import TraceFile, _sha256, write_trace
 from andrea_export.core.errors import MismatchError, RunError, TraceError, UsageError, ValidationError
+from andrea_export.core.metadata import TRACE_KEY
 from andrea_export.core.progress import Silent
 from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
 from andrea_export.validation.diff import diff, inputs_for
 from andrea_export.validation.opening import Sources
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 
 def recorded(source: Source, inputs: Inputs, folder: Path, name: str = "trace.safetensors") -> TraceSource:
@@ -51,10 +52,10 @@ def rewritten(trace: TraceSource, file: Path, change: Callable[[dict[str, Any], 
 
     tensors = load_file(trace.recorded().path)
     with safe_open(trace.recorded().path, framework="np") as opened:
-        header = json.loads(opened.metadata()[HEADER_KEY])
+        header = json.loads(opened.metadata()[TRACE_KEY])
     change(header, tensors)
     header["sha256"] = {name: _sha256(value) for name, value in tensors.items()}
-    save_file(tensors, file, metadata={HEADER_KEY: json.dumps(header)})
+    save_file(tensors, file, metadata={TRACE_KEY: json.dumps(header)})
     return file
 
 

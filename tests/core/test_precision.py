@@ -24,7 +24,7 @@ from andrea_export.core.precision import (
     ORT_PRECISIONS,
     PRECISIONS,
 )
-from andrea_export.graph.canonical import export_canonical
+from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.graph.passes.taps import AddTaps
@@ -32,7 +32,7 @@ from andrea_export.operators.rows import andrea_gelu
 from andrea_export.sessions.base import zero_cache
 from andrea_export.targets.tensorrt.passes.decompose_attention import DecomposeAttention
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 from andrea_model.config import AndreaConfig
 
 Arrays = dict[str, npt.NDArray[Any]]

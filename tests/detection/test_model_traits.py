@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from andrea_export.weights.checkpoint import load_model
+from andrea_export.weights.load import load_model
 from andrea_model.model import Andrea
 from support.model_traits import NUM_OUTLIERS, with_near_ties, with_outlier_channels
 from support.paths import FIXTURES

@@ -12,7 +12,7 @@ import pytest
 from bench_detection import _as_json, _goals_met, _joined, _result
 
 from andrea_export.compare.inputs import cases_from_tokens, seeded_cases
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 from support.detection import OURS, POLYGRAPHY_BUDGETS, Subject, clean_run, faults_found, subject_of
 from support.detection_tables import PASS, markdown_of, summary_of
 from support.model_traits import with_outlier_channels

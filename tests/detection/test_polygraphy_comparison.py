@@ -17,7 +17,7 @@ from andrea_export.core.names import graph_outputs, layer_names
 from andrea_export.sessions.base import zero_cache
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 from support.detection import Subject, subject_of
 from support.planted import plantings
 from support.polygraphy_comparison import as_onnxruntime_gives_it, polygraphy_answer

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from andrea_export.core.precision import EnginePrecision
     from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
     from andrea_export.targets.tensorrt.facts import EngineRequest
-    from andrea_export.weights.checkpoint import LoadedModel
+    from andrea_export.weights.load import LoadedModel
 
 FLAVOURS = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 # What is timed, in this order; the layers of the first are read.
@@ -52,8 +52,8 @@ class Model:
 
 def model_of(built: Built) -> Model:
     """The model and its canonical file, exported once for all parts."""
-    from andrea_export.graph.canonical import export_canonical
-    from andrea_export.weights.checkpoint import load_model
+    from andrea_export.graph.canonical.export import export_canonical
+    from andrea_export.weights.load import load_model
 
     preset = "andrea-120m" if built.device == "cuda" else "andrea-tiny"
     folder = built.cache / f"engines-{preset}"

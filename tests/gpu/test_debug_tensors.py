@@ -28,7 +28,7 @@ from andrea_export.compare.inputs import seeded_cases
 from andrea_export.core.errors import BuildError, RunError
 from andrea_export.core.names import layer_names, present_names
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 
 def tensorrt() -> Any:

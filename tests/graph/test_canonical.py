@@ -19,12 +19,15 @@ import pytest
 import torch
 
 from andrea_export.core.errors import ExportError
+from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.names import BLOCK_LAYERS, gelu_layers, graph_inputs, graph_outputs
-from andrea_export.graph.canonical import MODULE_KEY, export_canonical, read_canonical_info
+from andrea_export.graph.canonical.export import export_canonical
+from andrea_export.graph.canonical.metadata import read_canonical_info
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.sessions.base import zero_cache
 from andrea_export.sessions.onnxruntime import OnnxSession
-from andrea_export.weights.checkpoint import LoadedModel, WeightsOrigin, load_model
+from andrea_export.weights.load import LoadedModel, load_model
+from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea, build_model, position_ids_from_mask
 

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from andrea_export.core.errors import PassError
+from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.precision import PRECISIONS
-from andrea_export.graph.canonical import MODULE_KEY
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import gelu_nodes
 from andrea_export.graph.passes.native_gelu import NativeGelu

@@ -68,7 +68,7 @@ def test_a_truncated_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     [
         (parameter_counts(TINY).exact, "andrea-tiny", "andrea-tiny with tied head, biases, LayerNorms"),
         (parameter_counts(TINY).untied_matrices, "andrea-tiny", "untied head, no biases, no LayerNorm parameters"),
-        (7, None, "no count of any preset"),
+        (7, None, "not the count of any preset"),
     ],
 )
 def test_the_published_layout(tmp_path: Path, num_params: int, preset: str | None, text: str) -> None:

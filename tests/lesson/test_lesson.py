@@ -23,7 +23,7 @@ from andrea_export.lesson.lesson import (
 )
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 from andrea_model import PRESETS
 
 TINY = PRESETS["andrea-tiny"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from andrea_export.weights.checkpoint import LoadedModel, load_model
+from andrea_export.weights.load import LoadedModel, load_model
 from andrea_model import PRESETS, position_ids_from_mask
 from andrea_model.model import Andrea, Gelu, build_model
 from support.model_traits import with_outlier_channels

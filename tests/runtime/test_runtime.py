@@ -37,6 +37,7 @@ from andrea_export.core.errors import (
     UsageError,
     ValidationError,
 )
+from andrea_export.core.hashing import sha256_of
 from andrea_export.runtime import Model, Sampling, shared_cache
 from andrea_export.runtime import open as runtime_open
 from andrea_export.runtime.cores import num_usable_cores
@@ -47,7 +48,7 @@ from andrea_export.sessions.onnxruntime import PROVIDERS, check_assignment
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.recipe import OrtCpu
-from andrea_export.weights.checkpoint import LoadedModel, sha256_of
+from andrea_export.weights.load import LoadedModel
 
 PRECISIONS = ("fp32", "int8", "int4")
 PROMPT = (5, 17, 42, 300, 8, 0, 320, 99)

@@ -13,7 +13,7 @@ import andrea_export
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.runtime import Model
 from andrea_export.sessions.onnxruntime import PROVIDERS
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 PROMPTS = [(5, 17, 42, 300, 8), (320, 1), (7,)]
 

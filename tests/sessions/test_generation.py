@@ -13,7 +13,7 @@ from andrea_export.sessions.generation import greedy, step_feeds
 from andrea_export.sessions.onnxruntime import open_session
 from andrea_export.sessions.scripted import ScriptedSession
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 from andrea_model import PRESETS
 
 TINY = PRESETS["andrea-tiny"]

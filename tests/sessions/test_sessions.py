@@ -13,7 +13,7 @@ from andrea_export.core.names import graph_outputs, layer_names
 from andrea_export.sessions.base import Session, zero_cache
 from andrea_export.sessions.onnxruntime import PROVIDERS, OnnxSession, provider_availability
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 Opener = Callable[[LoadedModel, Path, tuple[str, ...]], Session]
 

@@ -34,13 +34,13 @@ from andrea_export.core.errors import RunError
 from andrea_export.core.names import graph_outputs, layer_names
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Silent
-from andrea_export.graph.canonical import export_canonical
+from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.validation.diff import diff
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 from support.planted import Planting
 from support.polygraphy_comparison import Answer, Arrays, polygraphy_answer
 

@@ -12,11 +12,11 @@ from andrea_export.compare.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.compare.text import built_in_tokens
 from andrea_export.core.progress import Silent
-from andrea_export.graph.canonical import export_canonical
+from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
 from andrea_export.validation.diff import diff, text_tokens
-from andrea_export.weights.checkpoint import LoadedModel, load_model, save_checkpoint
+from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.model import build_model
 from support.paths import FIXTURES

@@ -21,7 +21,7 @@ from andrea_export.graph.parameters import check_weights, hashes_from_model
 from andrea_export.report.file import report_as_json, report_from_json
 from andrea_export.report.schema import Report
 from andrea_export.validation.validate import validate_bundle
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 Fault = Callable[[onnx.ModelProto], None]
 
@@ -184,7 +184,7 @@ def test_a_file_onnxruntime_cannot_load_fails_with_its_reason(bundle: Path, cach
 
 
 def test_another_checkpoint_is_refused(bundle: Path, cache_dir: Path, tmp_path: Path) -> None:
-    from andrea_export.weights.checkpoint import load_model, save_checkpoint
+    from andrea_export.weights.load import load_model, save_checkpoint
 
     other = tmp_path / "other.safetensors"
     save_checkpoint(load_model(preset="andrea-tiny", checkpoint=None, seed=9).model, other)

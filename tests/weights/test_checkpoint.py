@@ -14,18 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from andrea_export.core.errors import CheckpointError, UsageError
-from andrea_export.weights.checkpoint import (
-    CONFIG_KEY,
-    DEFAULT_PRESET,
-    LoadedModel,
-    config_from_preset,
-    load_model,
-    published_header,
-    read_header,
-    resolve_origin,
-    save_checkpoint,
-    sha256_of,
-)
+from andrea_export.core.hashing import sha256_of
+from andrea_export.core.metadata import CONFIG_KEY
+from andrea_export.weights.load import LoadedModel, load_model, resolve_origin, save_checkpoint
+from andrea_export.weights.origin import DEFAULT_PRESET, config_from_preset
+from andrea_export.weights.readers.andrea import AndreaReader
+from andrea_export.weights.readers.published import published_header
 from andrea_model import PRESETS
 
 TINY = PRESETS["andrea-tiny"]
@@ -100,7 +94,7 @@ def test_a_shape_that_is_no_preset_comes_from_the_metadata(tmp_path: Path) -> No
 def test_metadata_that_is_no_configuration(checkpoint: Path, tmp_path: Path, metadata: str) -> None:
     path = tmp_path / "odd.safetensors"
     save_file(load_file(checkpoint), path, metadata={CONFIG_KEY: metadata})
-    with pytest.raises(CheckpointError, match=r"metadata 'andrea\.config' is no configuration"):
+    with pytest.raises(CheckpointError, match=r"metadata 'andrea\.config' is not a configuration"):
         load_model(preset=None, checkpoint=path, seed=0)
 
 
@@ -138,7 +132,7 @@ def test_an_unknown_preset_names_those_there_are() -> None:
 
 
 def test_a_header_names_types_and_shapes_without_reading_weights(checkpoint: Path) -> None:
-    header = read_header(checkpoint)
+    header = AndreaReader().read_header(checkpoint)
     assert header.tensors["token_embed.weight"] == ("F32", (321, 64))
     assert json.loads(header.metadata[CONFIG_KEY]) == asdict(TINY)
 
@@ -148,7 +142,7 @@ def test_a_header_of_a_truncated_file_is_refused(checkpoint: Path, tmp_path: Pat
     path = tmp_path / "cut.safetensors"
     path.write_bytes(checkpoint.read_bytes()[:-cut])
     with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
-        read_header(path)
+        AndreaReader().read_header(path)
 
 
 def test_the_published_layout(tmp_path: Path) -> None:
@@ -187,5 +181,5 @@ def test_a_configuration_no_model_has_is_refused_before_memory_is_taken(
     tensors = {name: parameter.detach() for name, parameter in tiny.model.named_parameters()}
     config = {**asdict(tiny.config), **change}
     save_file(tensors, path, metadata={CONFIG_KEY: json.dumps(config)})
-    with pytest.raises(CheckpointError, match=f"no configuration: {next(iter(change))} is"):
+    with pytest.raises(CheckpointError, match=f"not a configuration: {next(iter(change))} is"):
         load_model(preset=None, checkpoint=path, seed=0)

@@ -16,7 +16,7 @@ from andrea_export.core.errors import MismatchError
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
-from andrea_export.weights.checkpoint import WeightsOrigin
+from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:

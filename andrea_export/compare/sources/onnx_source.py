@@ -11,12 +11,13 @@ from andrea_export.compare.runs import LayerRun
 from andrea_export.compare.sources.base import WHAT_CAN_BE_COMPARED, Identity, origin_key
 from andrea_export.core.dtypes import dtype_from_onnx
 from andrea_export.core.errors import BackendUnavailable, ExportError, MismatchError, UsageError
+from andrea_export.core.hashing import sha256_of
 from andrea_export.core.names import SEQLENS
 from andrea_export.core.precision import ENGINE_PRECISIONS, PRECISIONS, Precision
 from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
 from andrea_export.sessions.onnxruntime import OnnxSession, onnxruntime_version, provider_availability
-from andrea_export.weights.checkpoint import WeightsOrigin, sha256_of
+from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
 
     Raises: UsageError for a file that is no ONNX file of this project, or a graph for onnxruntime's CPU kernels.
     """
-    from andrea_export.graph.canonical import load_graph, read_canonical_info
+    from andrea_export.graph.canonical.metadata import load_graph, read_canonical_info
 
     try:
         graph = load_graph(path).graph

@@ -12,7 +12,8 @@ from andrea_export.core.errors import UsageError
 from andrea_export.core.precision import JUDGED_PRECISIONS
 from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
-from andrea_export.weights.checkpoint import WeightsOrigin, load_model
+from andrea_export.weights.load import load_model
+from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.model import Andrea
 
 TORCH_PRECISIONS = ("fp64", *JUDGED_PRECISIONS)

@@ -8,8 +8,8 @@ from andrea_export.compare.inputs import Case
 from andrea_export.compare.runs import LayerRun
 from andrea_export.compare.sources.base import Identity
 from andrea_export.compare.trace_file import TraceFile
+from andrea_export.core.hashing import sha256_of
 from andrea_export.core.profile import Profile
-from andrea_export.weights.checkpoint import sha256_of
 
 
 class TraceSource:

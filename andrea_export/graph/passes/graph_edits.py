@@ -10,11 +10,17 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.canonical import MODULE_KEY
-from andrea_export.graph.passes.contract import module_of
+from andrea_export.core.metadata import MODULE_KEY
 
 MS_DOMAIN = "com.microsoft"
 HINT = "start from the model.onnx that andrea-export wrote"
+
+
+def module_of(node: ir.Node) -> str:
+    """The module path a node belongs to. Raises PassError if it carries none."""
+    if MODULE_KEY not in node.metadata_props:
+        raise PassError(f"node '{node.name}' ({node.op_type}) carries no module path", hint=HINT)
+    return node.metadata_props[MODULE_KEY]
 
 
 def constant(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.canonical import MODULE_KEY
-from andrea_export.graph.passes.contract import module_of
+from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.graph.passes.gelu_nodes import check_gelu_nodes, gelu_nodes, remove_function
+from andrea_export.graph.passes.graph_edits import module_of
 from andrea_export.operators.rows import CustomOp
 
 

@@ -15,7 +15,7 @@ from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
 from andrea_export.targets.engines import engine_backend
 from andrea_export.targets.tensorrt.facts import EngineEntry
-from andrea_export.weights.checkpoint import WeightsOrigin
+from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 

@@ -11,13 +11,13 @@ import torch
 from peers.prepare import CHECKPOINT, trained_prompts
 
 from andrea_export.core.precision import OrtPrecision
-from andrea_export.graph.canonical import export_canonical
+from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.ort_cpu.validation import agreement
 from andrea_export.targets.recipe import OrtCpu
-from andrea_export.weights.checkpoint import load_model
+from andrea_export.weights.load import load_model
 
 LONGEST, NUM_PROMPTS = 256, 256
 

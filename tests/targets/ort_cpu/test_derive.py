@@ -24,7 +24,7 @@ from andrea_export.targets.ort_cpu.derive import check_layers, derive_ort_cpu, l
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.ort_cpu.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.targets.recipe import OrtCpu, recipe_from_mapping
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 
 def derived(tiny: LoadedModel, tiny_onnx: Path, folder: Path, precision: OrtPrecision, options: OrtCpu) -> Path:

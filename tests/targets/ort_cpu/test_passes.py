@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.canonical import MODULE_KEY
+from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.graph_edits import constant
 from andrea_export.graph.passes.trt_plugins_domain import TrtPluginsDomain
@@ -33,7 +33,7 @@ from andrea_export.targets.ort_cpu.passes.tied_head import TiedHead
 from andrea_export.targets.ort_cpu.passes.without_logits import WithoutLogits
 from andrea_export.targets.ort_cpu.session import OrtCpuSession
 from andrea_export.targets.ort_cpu.torch_quantized import quantized_reference
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 LINEARS = tuple(f"blocks.{index}.{name}" for index in range(2) for name in BLOCK_LINEARS)
 IDS = [5, 17, 42, 300, 8, 0, 320, 99]

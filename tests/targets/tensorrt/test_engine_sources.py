@@ -24,7 +24,7 @@ from andrea_export.targets.tensorrt.facts import EngineEntry, EngineFacts
 from andrea_export.targets.tensorrt.source import EngineSource
 from andrea_export.validation.diff import diff, inputs_for
 from andrea_export.validation.validate import _check_plugin, _compare_engines
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 FACTS = EngineFacts(
     target="tensorrt-rtx", precision="fp32", num_gelu_nodes=2, num_plugin_layers=2,

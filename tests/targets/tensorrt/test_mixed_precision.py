@@ -12,9 +12,9 @@ import pytest
 
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import PassError
+from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.names import graph_inputs, graph_outputs
 from andrea_export.core.precision import PRECISIONS
-from andrea_export.graph.canonical import MODULE_KEY
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision, half_from_fp32
 from andrea_model.config import PRESETS

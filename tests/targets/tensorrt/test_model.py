@@ -17,7 +17,7 @@ from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.targets.tensorrt.model import derive_engine_model
-from andrea_export.weights.checkpoint import LoadedModel
+from andrea_export.weights.load import LoadedModel
 
 GELUS = ("blocks.0.mlp.gelu", "blocks.1.mlp.gelu")
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
+from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.names import SEQLENS, TOTAL
-from andrea_export.graph.canonical import MODULE_KEY
-from andrea_export.graph.passes.contract import module_of
 from andrea_export.graph.passes.graph_edits import (
     MS_DOMAIN,
     drop_dead_nodes,
     graph_input,
     import_ms_domain,
+    module_of,
     producer_of,
     replace_output,
 )

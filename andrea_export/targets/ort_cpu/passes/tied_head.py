@@ -5,9 +5,14 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.canonical import MODULE_KEY
-from andrea_export.graph.passes.contract import module_of
-from andrea_export.graph.passes.graph_edits import MS_DOMAIN, drop_dead_nodes, import_ms_domain, replace_output
+from andrea_export.core.metadata import MODULE_KEY
+from andrea_export.graph.passes.graph_edits import (
+    MS_DOMAIN,
+    drop_dead_nodes,
+    import_ms_domain,
+    module_of,
+    replace_output,
+)
 
 EMBEDDING = "token_embed.weight"
 

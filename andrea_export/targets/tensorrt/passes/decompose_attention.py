@@ -9,8 +9,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.canonical import MODULE_KEY
-from andrea_export.graph.passes.contract import module_of
+from andrea_export.core.metadata import MODULE_KEY
+from andrea_export.graph.passes.graph_edits import module_of
 
 _FP32 = ir.DataType.FLOAT
 # Finite, so that no runtime sees Inf − Inf; exp of it is 0 in fp32 like that of −Inf. Every row has an allowed key.

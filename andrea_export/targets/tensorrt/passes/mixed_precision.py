@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from andrea_export.core.dtypes import DTYPES, DType
 from andrea_export.core.errors import PassError
+from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.precision import Precision
-from andrea_export.graph.canonical import MODULE_KEY
-from andrea_export.graph.passes.contract import module_of
+from andrea_export.graph.passes.graph_edits import module_of
 
 _FP32 = ir.DataType.FLOAT
 _FLOATS = frozenset(ir.DataType(row.onnx) for row in DTYPES.values() if row.name in ("fp32", "fp16", "bf16"))

@@ -1,0 +1,12 @@
+"""The keys under which this project's files say what they hold: read without torch, onnx or a file's weights."""
+
+CONFIG_KEY = "andrea.config"
+"""In a checkpoint and in a graph: the model's shape, as JSON."""
+WEIGHTS_KEY = "andrea.weights"
+"""In both: where the weights came from, in words."""
+ORIGIN_KEY = "andrea.origin"
+"""In a graph: the same as JSON (``WeightsOrigin``)."""
+TRACE_KEY = "andrea.trace"
+"""In a recorded trace: its header, as JSON."""
+MODULE_KEY = "andrea.module"
+"""On a node: the path of the torch module it belongs to."""

@@ -1,0 +1,120 @@
+"""Weights in and out: a checkpoint, read strictly, or the seeded initialisation where there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from andrea_export.core.errors import CheckpointError
+from andrea_export.core.hashing import sha256_of
+from andrea_export.core.metadata import CONFIG_KEY, WEIGHTS_KEY
+from andrea_export.weights.origin import DEFAULT_PRESET, WeightsOrigin, config_from_preset, preset_of
+from andrea_export.weights.readers import reader_of
+from andrea_export.weights.readers.base import CheckpointHeader, listed
+from andrea_model.config import AndreaConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from andrea_model.model import Andrea
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A reference model with its weights and their origin."""
+
+    model: Andrea
+    config: AndreaConfig
+    origin: WeightsOrigin
+
+
+def load_model(*, preset: str | None, checkpoint: Path | None, seed: int) -> LoadedModel:
+    """The reference model, in eval mode, fp32 on the CPU.
+
+    With a checkpoint: its weights, under the preset's shape or else its own metadata's. Without: the seeded
+    initialisation. Raises: UsageError (unknown preset), CheckpointError (everything wrong with the file, at once).
+    """
+    from andrea_model.model import build_model
+
+    config, origin = resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed)
+    if checkpoint is None:
+        return LoadedModel(model=build_model(config, seed=seed), config=config, origin=origin)
+    reader = reader_of(checkpoint)
+    reader.check(reader.read_header(checkpoint), config, checkpoint)  # before memory is taken for the weights
+    model = build_model(config)
+    _copy_finite(model, reader.tensors(checkpoint, config), checkpoint)
+    if resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed) != (config, origin):
+        raise CheckpointError(
+            f"checkpoint {checkpoint} changed while it was being read", hint="copy it away from the run that writes it"
+        )
+    return LoadedModel(model=model, config=config, origin=origin)
+
+
+def resolve_origin(*, preset: str | None, checkpoint: Path | None, seed: int) -> tuple[AndreaConfig, WeightsOrigin]:
+    """The shape and the origin ``load_model`` would give, without loading a weight (and without torch).
+
+    Raises: UsageError (unknown preset), CheckpointError (a damaged file, or one of another model).
+    """
+    if checkpoint is None:
+        name = preset or DEFAULT_PRESET
+        return config_from_preset(name), WeightsOrigin(preset=name, seed=seed)
+    header = reader_of(checkpoint).read_header(checkpoint)
+    config, own_preset = _config_of(header, preset, checkpoint)
+    return config, WeightsOrigin(
+        preset=own_preset,
+        # A file name that is not UTF-8 goes into ONNX metadata and JSON, which are.
+        checkpoint=checkpoint.name.encode("utf-8", "backslashreplace").decode("utf-8"),
+        checkpoint_sha256=sha256_of(checkpoint),
+        untrained=header.untrained is not None,
+    )
+
+
+def save_checkpoint(model: Andrea, path: Path, *, origin: WeightsOrigin | None = None) -> None:
+    """Writes the model's weights and its configuration as safetensors; with ``origin`` (of an untrained model), also
+    where they came from, so that what is built from the file is not called trained."""
+    from safetensors.torch import save_file
+
+    tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+    metadata = {CONFIG_KEY: json.dumps(asdict(model.config))}
+    if origin is not None:
+        metadata[WEIGHTS_KEY] = str(origin)
+    save_file(tensors, path, metadata=metadata)
+
+
+def _config_of(header: CheckpointHeader, preset: str | None, path: Path) -> tuple[AndreaConfig, str | None]:
+    """The shape to load a checkpoint in, and its preset. Raises CheckpointError where the file states another one."""
+    own = header.config
+    if preset is None and own is not None:
+        return own, preset_of(own)
+    name = preset or DEFAULT_PRESET
+    config = config_from_preset(name)
+    if own is not None and own != config:
+        wanted = asdict(config)
+        found = {key: value for key, value in asdict(own).items() if value != wanted[key]}
+        different = ", ".join(f"{key} {value} (preset {name}: {wanted[key]})" for key, value in found.items())
+        raise CheckpointError(f"checkpoint {path} says it is another model: {different}", hint="leave out --preset")
+    return config, name
+
+
+def _copy_finite(model: Andrea, tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> None:
+    """Copies every weight. Raises one CheckpointError that names every parameter with NaN or Inf in it."""
+    import torch
+
+    missing = dict(model.named_parameters())
+    broken: list[str] = []
+    for name, tensor in tensors:
+        parameter = missing.pop(name)
+        assert tensor.shape == parameter.shape, name  # copy_ would broadcast it
+        parameter.copy_(tensor)
+        num_bad = parameter.numel() - int(torch.isfinite(parameter).sum())
+        if num_bad:
+            broken.append(f"{name} ({num_bad:,} of {parameter.numel():,} values)")
+    assert not missing, f"a reader left out {', '.join(missing)}"
+    if broken:
+        raise CheckpointError(
+            listed(f"checkpoint {path} has NaN or Inf", broken),
+            hint="the training run diverged; take an earlier checkpoint",
+        )

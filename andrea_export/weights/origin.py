@@ -1,0 +1,47 @@
+"""Where weights came from, and the presets that are shorthand for a shape. Reads no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from andrea_export.core.errors import UsageError
+from andrea_model.config import PRESETS, AndreaConfig
+
+DEFAULT_PRESET = "andrea-120m"
+UNTRAINED = "untrained weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsOrigin:
+    """Where weights came from: a checkpoint's name and sha256, or the seed of an untrained initialisation."""
+
+    preset: str | None
+    checkpoint: str | None = None
+    checkpoint_sha256: str | None = None
+    seed: int | None = None
+    untrained: bool = False
+    """The checkpoint itself says that its weights are an initialisation, saved."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether the weights came from a checkpoint that does not say they are untrained."""
+        return self.checkpoint_sha256 is not None and not self.untrained
+
+    def __str__(self) -> str:
+        if self.checkpoint_sha256 is None:
+            return f"{UNTRAINED} (GPT-2 initialisation, seed {self.seed})"
+        file = f"{self.checkpoint} (sha256 {str(self.checkpoint_sha256)[:12]})"
+        return f"{UNTRAINED}, saved in {file}" if self.untrained else file
+
+
+def config_from_preset(preset: str) -> AndreaConfig:
+    """The shape of a preset. Raises UsageError naming the presets there are."""
+    try:
+        return PRESETS[preset]
+    except KeyError:
+        raise UsageError(f"unknown preset '{preset}'", hint=f"presets: {', '.join(PRESETS)}") from None
+
+
+def preset_of(config: AndreaConfig | None) -> str | None:
+    """The preset that has this shape, if there is one."""
+    return next((name for name, preset in PRESETS.items() if preset == config), None)

@@ -1,0 +1,56 @@
+"""What a file is: the one place that tells, by content and never by name.
+
+A kind says which reader to ask, not that the file is whole: a damaged file is refused by its kind's reader, which can
+say how it is damaged.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Literal
+
+from andrea_export.core.metadata import TRACE_KEY
+from andrea_export.weights.readers.published import published_header
+
+FileKind = Literal[
+    "folder", "special", "empty", "engine", "plugin", "json", "trace", "checkpoint", "published-checkpoint", "onnx"
+]
+
+# A plan's first four bytes. `vtrt` was read from TensorRT-RTX 1.7.1's plans; `ftrt` is classic TensorRT's.
+PLAN_MAGIC = {b"vtrt": "TensorRT-RTX", b"ftrt": "TensorRT"}
+ELF_MAGIC = b"\x7fELF"
+
+
+def recognise(path: Path) -> FileKind:
+    """The kind of a file or folder. Raises: OSError if it cannot be read.
+
+    ``special`` is a device, a pipe or a socket; ``empty`` is also what /proc shows as a file of no bytes. Neither is
+    opened: reading it may never end. ``json`` is any JSON object, whose own schema says which. ``onnx`` is whatever is
+    nothing else: the format has no magic, so only its parser can tell.
+    """
+    facts = path.stat()
+    if stat.S_ISDIR(facts.st_mode):
+        return "folder"
+    if not stat.S_ISREG(facts.st_mode):
+        return "special"
+    if facts.st_size == 0:
+        return "empty"
+    with path.open("rb") as file:
+        head = file.read(32)
+    if head[:4] in PLAN_MAGIC:
+        return "engine"
+    if head[:4] == ELF_MAGIC:
+        return "plugin"
+    if head.lstrip()[:1] == b"{" and b"\0" not in head:
+        return "json"
+    if head[8:9] == b"{":  # safetensors: u64 header length, then JSON
+        return "trace" if _is_trace(path, facts.st_size) else "checkpoint"
+    return "published-checkpoint" if published_header(path) else "onnx"
+
+
+def _is_trace(path: Path, num_bytes: int) -> bool:
+    """Whether a safetensors file says that it is a trace, by as much of its header as is there."""
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        return f'"{TRACE_KEY}"'.encode() in file.read(min(header_bytes, num_bytes))
