@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := andrea-120m
-PYTEST_ARGS ?=
+# A worker for each of two cores; the tests of a file stay together, so that its fixtures are made once.
+PYTEST_ARGS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help venv demo test lint wheel clean
 
 help:
 	@echo "make demo   build ANDREA-120M into ./$(DEMO), prove it, and print what was made"
-	@echo "make test   run the test suite"
+	@echo "make test   run the test suite, on two cores (PYTEST_ARGS=... for other options of pytest)"
 	@echo "make lint   ruff and mypy"
 	@echo "make wheel  build the wheel into ./dist"
 	@echo "make venv   create $(VENV) with everything these need (the others call it)"

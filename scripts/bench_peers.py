@@ -26,11 +26,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401
 import numpy as np
+from measure.processor import processor_facts
 from peers.prepare import CHECKPOINT, build_our_bundle, trained_prompts, write_prompts, write_weights
 from peers.report import goals_of, markdown
 from peers.worker import prompt_of
-from processor import processor_facts
 
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores

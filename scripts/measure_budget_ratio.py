@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import checkout  # noqa: F401
 import torch
 
 from andrea_export.compare.compare import compare

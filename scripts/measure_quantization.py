@@ -19,9 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401
 import numpy as np
 import numpy.typing as npt
-from processor import processor_facts
+from measure.processor import processor_facts
 
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.canonical.export import export_canonical

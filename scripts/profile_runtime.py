@@ -19,8 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401
 import onnxruntime
-from processor import processor_facts
+from measure.processor import processor_facts
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.core.precision import OrtPrecision

@@ -25,9 +25,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+import checkout  # noqa: F401
 import torch
 import torch.nn.functional as F
-from austen import novels_from_rdb
+from fixture.austen import novels_from_rdb
 
 from andrea_export.weights.load import load_model, save_checkpoint
 from andrea_model.config import AndreaConfig

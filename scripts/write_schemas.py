@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import checkout  # noqa: F401
+
 from andrea_export.judge.policy import policy_json_schema
 from andrea_export.report.file import report_json_schema
 

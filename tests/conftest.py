@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,20 +19,38 @@ from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.targets.recipe import recipe_from_mapping
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineFacts
 from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
+from support.made_once import MadeOnce
 from support.model_traits import with_outlier_channels
 
-pytest_plugins = ["support.small_model"]
+# Workers share the cores that torch's threads would otherwise fight over.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+pytest_plugins = ["support.measured", "support.small_model"]
 
 
 @pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    """Makes what is expensive and only read once a run. Under pytest-xdist a worker's folder is one below the run's."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "made-once"
+    folder.mkdir(exist_ok=True)
+    return MadeOnce(folder=folder)
+
+
+@pytest.fixture(scope="session")
+def cache_dir(made_once: MadeOnce) -> Path:
     """One plugin cache for the whole run: the library is compiled once."""
-    return tmp_path_factory.mktemp("cache")
+    return made_once("cache", lambda folder: folder)
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(made_once: MadeOnce) -> Path:
     """A tiny checkpoint in which no bias is zero and no gain is one, so that every parameter matters."""
+    return made_once("checkpoint", lambda folder: _tiny_checkpoint(folder / "tiny.safetensors"))
+
+
+def _tiny_checkpoint(path: Path) -> Path:
     model = load_model(preset="andrea-tiny", checkpoint=None, seed=1).model
     generator = torch.Generator().manual_seed(2)
     for name, parameter in model.named_parameters():
@@ -39,7 +58,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
         elif name.startswith("blocks."):
             parameter.mul_(8.0)  # GELU inputs reach past 2.7, where the tanh and erf forms differ most
-    path = tmp_path_factory.mktemp("checkpoint") / "tiny.safetensors"
     save_checkpoint(model, path)
     return path
 
@@ -51,9 +69,9 @@ def tiny(checkpoint: Path) -> LoadedModel:
 
 
 @pytest.fixture(scope="session")
-def tiny_onnx(tiny: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_onnx(tiny: LoadedModel, made_once: MadeOnce) -> Path:
     """Its canonical ONNX file. Read only."""
-    return export_canonical(tiny, tmp_path_factory.mktemp("canonical"))
+    return made_once("tiny-onnx", lambda folder: export_canonical(tiny, folder))
 
 
 @pytest.fixture(scope="session")
@@ -64,22 +82,26 @@ def andrea_120m() -> LoadedModel:
 
 
 @pytest.fixture(scope="session")
-def andrea_120m_onnx(andrea_120m: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def andrea_120m_onnx(andrea_120m: LoadedModel, made_once: MadeOnce) -> Path:
     """Its canonical ONNX file. Read only."""
-    return export_canonical(andrea_120m, tmp_path_factory.mktemp("canonical-120m"))
+    return made_once("120m-onnx", lambda folder: export_canonical(andrea_120m, folder))
 
 
-@pytest.fixture(scope="session")
-def built(checkpoint: Path, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
-    """A bundle of the checkpoint with the ONNX target only. Read only."""
+def _built(checkpoint: Path, cache_dir: Path, output: Path, **recipe: object) -> BuildResult:
     return build_bundle(
-        tmp_path_factory.mktemp("built") / "bundle",
-        recipe_from_mapping({"targets": ["onnx"]}, where="test"),
+        output,
+        recipe_from_mapping(recipe, where="test"),
         checkpoint=checkpoint,
         force=False,
         cache_dir=cache_dir,
         progress=Silent(),
     )
+
+
+@pytest.fixture(scope="session")
+def built(checkpoint: Path, cache_dir: Path, made_once: MadeOnce) -> BuildResult:
+    """A bundle of the checkpoint with the ONNX target only. Read only."""
+    return made_once("built", lambda folder: _built(checkpoint, cache_dir, folder / "bundle", targets=["onnx"]))
 
 
 @pytest.fixture
@@ -160,22 +182,28 @@ def add_engine_entry(bundle: Path, num_gelus: int) -> None:
 
 
 @pytest.fixture(scope="session")
-def ort_built(checkpoint: Path, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+def ort_built(checkpoint: Path, cache_dir: Path, made_once: MadeOnce) -> BuildResult:
     """A bundle of the checkpoint with the CPU graphs in every precision. Read only."""
-    return build_bundle(
-        tmp_path_factory.mktemp("ort") / "bundle",
-        recipe_from_mapping(
-            {"targets": ["onnx", "ort-cpu"], "precisions": ["fp32", "int8", "int4"]},
-            where="test",
-        ),
-        checkpoint=checkpoint,
-        force=False,
-        cache_dir=cache_dir,
-        progress=Silent(),
-    )
+    recipe = {"targets": ["onnx", "ort-cpu"], "precisions": ["fp32", "int8", "int4"]}
+    return made_once("ort-built", lambda folder: _built(checkpoint, cache_dir, folder / "bundle", **recipe))
 
 
 @pytest.fixture(scope="session")
 def ort_bundle(ort_built: BuildResult) -> Path:
     """Its folder. Read only."""
     return ort_built.bundle
+
+
+@pytest.fixture(scope="session")
+def example(trained: LoadedModel, trained_onnx: Path, made_once: MadeOnce) -> Path:
+    """The folder that ``scripts/example_report.py`` writes: a report with a planted fault. Read only."""
+    from example_report import write_example
+
+    from support.detection import Subject
+
+    def make(folder: Path) -> Path:
+        (folder / "planted").mkdir()
+        subject = Subject(loaded=trained, folder=folder / "planted", clean=trained_onnx)
+        return write_example(folder / "example", subject).parent
+
+    return made_once("example", make)

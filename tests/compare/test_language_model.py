@@ -24,7 +24,6 @@ from andrea_export.compare.sources.onnx_source import onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.compare.text import BUILT_IN_TEXT, built_in_tokens
 from andrea_export.core.progress import Silent
-from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.judge.budget import derived_budget, failures_of
 from andrea_export.judge.verdicts import Terms
 from andrea_export.sessions.base import Feeds
@@ -208,12 +207,11 @@ def test_each_case_sees_the_fault_that_only_it_shows(
 
 
 def test_a_report_has_every_case_that_the_context_holds(
-    trained: LoadedModel, held_out: tuple[int, ...], tmp_path: Path
+    trained: LoadedModel, trained_onnx: Path, held_out: tuple[int, ...]
 ) -> None:
     reference = TorchSource(trained.model, trained.origin, precision="fp64", provenance={})
     inputs = Inputs(cases=cases_from_tokens([held_out[:12]]), text=held_out)
-    graph = onnx_source(export_canonical(trained, tmp_path))
-    found = diff(reference, [graph], inputs, Terms(), progress=Silent()).language_model
+    found = diff(reference, [onnx_source(trained_onnx)], inputs, Terms(), progress=Silent()).language_model
     assert [row.case for row in found] == [
         *(f"context {length}" for length in CONTEXTS), "left-padded batch", "decode with cache", "greedy",
     ]  # fmt: skip

@@ -1,9 +1,10 @@
-"""The example report in docs: what it says, that its formats are one report, and that nothing of a machine is in it."""
+"""The example report that a script makes: what it says, that its formats are one report, and that no path is in it."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -13,13 +14,12 @@ from andrea_export.report.render import render
 from andrea_export.report.schema import Report
 from support.paths import ROOT
 
-EXAMPLE = ROOT / "docs" / "example"
 FILES = {"html": "report.html", "markdown": "report.md", "junit": "junit.xml", "json": "report.json"}
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    return report_from_json(EXAMPLE / "report.json")
+def report(example: Path) -> Report:
+    return report_from_json(example / "report.json")
 
 
 def test_it_names_the_planted_layer_and_passes_the_sound_graph(report: Report) -> None:
@@ -33,14 +33,14 @@ def test_it_names_the_planted_layer_and_passes_the_sound_graph(report: Report) -
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_its_formats_are_those_of_this_version(report: Report, kind: str) -> None:
-    """Where this fails the example is to be made again: python scripts/example_report.py."""
-    assert (EXAMPLE / FILES[kind]).read_text(encoding="utf-8") == render(report, kind)
+def test_its_formats_are_one_report(example: Path, report: Report, kind: str) -> None:
+    """What was written is what the file, read again, renders to."""
+    assert (example / FILES[kind]).read_text(encoding="utf-8") == render(report, kind)
 
 
-def test_it_keeps_the_schema_and_holds_no_path() -> None:
-    text = (EXAMPLE / "report.json").read_text(encoding="utf-8")
+def test_it_keeps_the_schema_and_holds_no_path(example: Path) -> None:
+    text = (example / "report.json").read_text(encoding="utf-8")
     schema = json.loads((ROOT / "andrea_export" / "schemas" / "report-2.json").read_text(encoding="utf-8"))
     jsonschema.validate(json.loads(text), schema)
     assert re.findall(r"\"[^\"]*(?:/home/|/tmp/|/root/|/work/|\\\\)[^\"]*\"", text) == []
-    assert (EXAMPLE / "report.html").stat().st_size < 3_000_000
+    assert (example / "report.html").stat().st_size < 3_000_000

@@ -216,10 +216,9 @@ def test_help_is_quick(arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
-def test_judging_a_report_again_is_quick() -> None:
+def test_judging_a_report_again_is_quick(example: Path) -> None:
     """It runs nothing, so a gate needs neither torch nor onnxruntime."""
-    report = Path(__file__).resolve().parents[2] / "docs" / "example" / "report.json"
-    done = run_and_list(["check", str(report)], ("torch", "onnx_ir", "onnxruntime", "polygraphy"))
+    done = run_and_list(["check", str(example / "report.json")], ("torch", "onnx_ir", "onnxruntime", "polygraphy"))
     assert (done.returncode, done.stderr) == (1, "[]\n")  # the example has a planted fault
 
 

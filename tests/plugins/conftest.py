@@ -1,4 +1,4 @@
-"""What the plugin's tests share: one build of each library a session, and the figures they measure, last.
+"""What the plugin's tests share: one build of each library a session.
 
 Everything is compiled anew in the session's temporary folder, never in the checkout: a run says that these sources
 compile with these compilers, whatever ran before it.
@@ -20,25 +20,6 @@ from andrea_export.operators.toolchain import find_cmake, find_ninja
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_MEASURED = pytest.StashKey[list[str]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_MEASURED] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash[_MEASURED]
-    if lines:
-        terminalreporter.section("plugin: measured")
-        for line in lines:
-            terminalreporter.line(line)
-
-
-@pytest.fixture(scope="session")
-def measured(pytestconfig: pytest.Config) -> list[str]:
-    """Lines appended here are printed after the tests."""
-    return pytestconfig.stash[_MEASURED]
 
 
 @pytest.fixture(scope="session")

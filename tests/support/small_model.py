@@ -19,14 +19,19 @@ from andrea_export.validation.diff import diff, text_tokens
 from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.model import build_model
+from support.made_once import MadeOnce
 from support.paths import FIXTURES
 
 CONFIG = AndreaConfig(d_model=32, n_head=2, n_layer=2, n_ctx=160, vocab_size=260, mlp_dim=64)
 
 
 @pytest.fixture(scope="session")
-def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_checkpoint(made_once: MadeOnce) -> Path:
     """A checkpoint in which no bias is zero, no gain is one, and a few gains are those of outlier channels."""
+    return made_once("small", lambda folder: _small_checkpoint(folder / "small.safetensors"))
+
+
+def _small_checkpoint(path: Path) -> Path:
     model = build_model(CONFIG, seed=1)
     generator = torch.Generator().manual_seed(2)
     for name, parameter in model.named_parameters():
@@ -35,7 +40,6 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         elif name.startswith("blocks."):
             parameter.mul_(8.0)
     dict(model.named_parameters())["blocks.0.ln_1.weight"][3] *= 30.0
-    path = tmp_path_factory.mktemp("small") / "small.safetensors"
     save_checkpoint(model, path)
     return path
 
@@ -47,15 +51,21 @@ def small(small_checkpoint: Path) -> LoadedModel:
 
 
 @pytest.fixture(scope="session")
-def small_onnx(small: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_onnx(small: LoadedModel, made_once: MadeOnce) -> Path:
     """Its ONNX file. Read only."""
-    return export_canonical(small, tmp_path_factory.mktemp("small_onnx"))
+    return made_once("small-onnx", lambda folder: export_canonical(small, folder))
 
 
 @pytest.fixture(scope="session")
 def trained() -> LoadedModel:
     """The trained fixture: its perplexity means something, and its likeliest tokens lead as a trained model's do."""
     return load_model(preset=None, checkpoint=FIXTURES / "austen.safetensors", seed=0)
+
+
+@pytest.fixture(scope="session")
+def trained_onnx(trained: LoadedModel, made_once: MadeOnce) -> Path:
+    """Its ONNX file. Read only."""
+    return made_once("trained-onnx", lambda folder: export_canonical(trained, folder))
 
 
 @pytest.fixture(scope="session")

@@ -47,11 +47,12 @@ def row_named(report: Report, name: str, candidate: str = FAULTY_CANDIDATE) -> L
 
 def shown_figures(page: Page) -> dict[str, list[str | None]]:
     """Metric → the whole values in the layer panel: local, its budget, accumulated, its budget."""
-    rows = page.locator("#layer-figures tbody tr").all()
-    return {
-        str(row.get_attribute("data-metric")): [cell.get_attribute("data-value") for cell in row.locator("td").all()]
-        for row in rows
-    }
+    rows: list[tuple[str, list[str | None]]] = page.eval_on_selector_all(
+        "#layer-figures tbody tr",
+        "rows => rows.map(row => [row.dataset.metric, [...row.querySelectorAll('td')]"
+        ".map(cell => cell.getAttribute('data-value'))])",
+    )
+    return dict(rows)
 
 
 def assert_shows(page: Page, row: LayerRow) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from peers.prepare import CHECKPOINT, trained_prompts
+from peers.prepare import trained_prompts
 
 from andrea_export.core.precision import OrtPrecision
-from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.ort_cpu.validation import agreement
 from andrea_export.targets.recipe import OrtCpu
-from andrea_export.weights.load import load_model
+from andrea_export.weights.load import LoadedModel
 
 LONGEST, NUM_PROMPTS = 256, 256
 
@@ -25,14 +26,12 @@ Divergence = Callable[..., float]
 
 
 @pytest.fixture(scope="module")
-def divergence(tmp_path_factory: pytest.TempPathFactory) -> Divergence:
+def divergence(trained: LoadedModel, trained_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> Divergence:
     """Of a precision under a recipe's keys: mean KL(torch in fp32 ‖ the graphs) after prompts, in nats."""
-    trained = load_model(preset=None, checkpoint=CHECKPOINT, seed=0)
     prompts = trained_prompts(NUM_PROMPTS, LONGEST)
     with torch.inference_mode():
         exact = np.stack([trained.model(torch.tensor([prompt]))[0][0, -1].numpy() for prompt in prompts])
-    folder = tmp_path_factory.mktemp("trained")
-    export_canonical(trained, folder)
+    folder = Path(shutil.copytree(trained_onnx.parent, tmp_path_factory.mktemp("trained") / "graphs"))
 
     def of(precision: OrtPrecision, **keys: Any) -> float:
         options = OrtCpu(**keys)
