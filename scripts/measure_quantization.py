@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import tempfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,14 +129,17 @@ def _logits(
     """
     derive_ort_cpu(folder / "model.onnx", config, precision=precision, options=recipe, folder=folder)
     found, after_prompts = [], []
-    with open_shared(folder, files_of(precision, recipe.int8_decode), config, num_usable_cores()) as engine:
+    with closing(open_shared(folder, files_of(precision, recipe.int8_decode), config, num_usable_cores())) as decoder:
         for window in windows:
             half = len(window) // 2
-            rows = [engine.start([window[:half]], len(window))[0].copy()]
-            rows += [engine.step([token])[0].copy() for token in window[half:]]
+            with closing(decoder.begin([window[:half]], len(window))) as generation:
+                rows = [generation.logits_BV[0].copy()]
+                rows += [generation.step([token])[0].copy() for token in window[half:]]
             found.append(np.stack(rows))
             lengths = np.linspace(1, len(window), len(windows)).astype(int)
-            after_prompts += [engine.start([window[:length]], len(window))[0].copy() for length in lengths]
+            for length in lengths:
+                with closing(decoder.begin([window[:length]], len(window))) as generation:
+                    after_prompts.append(generation.logits_BV[0].copy())
     return np.stack(found), np.stack(after_prompts)
 
 

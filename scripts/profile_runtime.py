@@ -29,7 +29,7 @@ from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.machine import measure_limits
 from andrea_export.runtime.open import shared_tuning
-from andrea_export.runtime.shared_cache import SharedCacheEngine
+from andrea_export.runtime.shared_cache import SharedCacheDecoder
 from andrea_export.sessions.onnxruntime import open_raw
 from andrea_export.targets.ort_cpu.files import OrtCpuFiles, files_of
 
@@ -85,7 +85,7 @@ def _profile(bundle: Bundle, files: OrtCpuFiles, profiled: str, work: str, runs:
             name: open_raw(bundle.path / name, "cpu", tuning=traced if name == profiled else tuning)
             for name in {files.decode, files.prefill}
         }
-        engine = SharedCacheEngine(
+        decoder = SharedCacheDecoder(
             name=profiled,
             decode=sessions[files.decode],
             prefill=sessions[files.prefill],
@@ -93,12 +93,12 @@ def _profile(bundle: Bundle, files: OrtCpuFiles, profiled: str, work: str, runs:
             rows_independent=True,
         )
         if work == "token":
-            engine.start([[1] * 32], 32 + runs)
+            generation = decoder.begin([[1] * 32], 32 + runs)
             for token in range(runs):
-                engine.step([token])
+                generation.step([token])
         else:
             for _ in range(runs):
-                engine.start([list(range(PROMPT))], PROMPT)
+                decoder.begin([list(range(PROMPT))], PROMPT).close()
         events = json.loads(Path(sessions[profiled].end_profiling()).read_text(encoding="utf-8"))
     durations: dict[str, list[int]] = defaultdict(list)
     for event in events:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from andrea_export.core.errors import AndreaError, RunError
-from andrea_export.runtime.model import Model, load
+from andrea_export.runtime.loading import load
+from andrea_export.runtime.model import Model
 from andrea_model.config import AndreaConfig
 
 PREFILLS = (128, 1024)

@@ -14,15 +14,15 @@ from andrea_export.bundle.contents import MANIFEST, MODEL, PLUGIN, WEIGHTS
 from andrea_export.core.errors import BundleError
 from andrea_export.core.hashing import file_identity
 from andrea_export.core.metadata import CONFIG_KEY
-from andrea_export.runtime.growing_cache import GrowingCacheEngine
-from andrea_export.runtime.shared_cache import SharedCacheEngine
+from andrea_export.runtime.growing_cache import GrowingCacheDecoder
+from andrea_export.runtime.shared_cache import SharedCacheDecoder
 from andrea_export.sessions.onnxruntime import CPU_TUNING, SessionTuning, open_raw
 from andrea_export.targets.ort_cpu.files import OrtCpuFiles
 from andrea_model.config import AndreaConfig
 
 # Sessions somebody holds, by the bytes and the options they were made from. A session may run on several threads at
-# once, and what is an engine's own (buffers, bindings) is not in it: so a second model on the same bundle costs its
-# cache, and neither a second copy of the weights nor the time to pack them.
+# once, and buffers and bindings are not in it: so a second model on the same bundle costs neither a second copy of the
+# weights nor the time to pack them.
 _open_sessions: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
 # In a forked process, its parent's: one that is released waits for threads that are not there.
@@ -41,8 +41,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheEngine:
-    """The engine on a precision's graphs for the CPU.
+def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheDecoder:
+    """The decoder on a precision's graphs for the CPU.
 
     Raises: BackendUnavailable, RunError (not loadable), BundleError (of another shape than ``config``).
     """
@@ -52,7 +52,7 @@ def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_thre
     prefill = _session(folder / files.prefill, weights, tuning)
     _check_shape(decode, config, folder / files.decode)
     _check_shape(prefill, config, folder / files.prefill)
-    return SharedCacheEngine(
+    return SharedCacheDecoder(
         name=f"onnxruntime-cpu ({Path(files.decode).stem})",
         decode=decode,
         prefill=prefill,
@@ -73,21 +73,21 @@ def shared_tuning(files: OrtCpuFiles, num_threads: int) -> SessionTuning:
 
 def open_growing(
     folder: Path, provider: str, config: AndreaConfig, num_threads: int, allow_cpu_nodes: bool
-) -> GrowingCacheEngine:
-    """The engine on the canonical graph.
+) -> GrowingCacheDecoder:
+    """The decoder on the canonical graph.
 
     Raises: BackendUnavailable (also for a node elsewhere), RunError, BundleError (of another shape than ``config``).
     """
     session = open_raw(
         folder / MODEL,
         provider,
-        # The pool's lock is no matter here: this graph's attention is fp32, and malloc would make its peak larger.
+        # The pool's lock does not matter here: this graph's attention is fp32, and malloc would make its peak larger.
         tuning=replace(CPU_TUNING, num_threads=num_threads, pools_memory=True),
         plugin_library=folder / PLUGIN,
         allow_cpu_nodes=allow_cpu_nodes,
     )
     _check_shape(session, config, folder / MODEL)
-    return GrowingCacheEngine(
+    return GrowingCacheDecoder(
         name=f"onnxruntime-{provider} (model)",
         session=session,
         config=config,

@@ -34,7 +34,7 @@ class Sampling:
 def checked_sampling(sampling: Sampling, vocab_size: int) -> Sampling:
     """The settings as plain numbers.
 
-    Raises: UsageError for the first that is no number, else for those that cannot be drawn from, all named at once.
+    Raises: UsageError for the first that is not a number, else for those that cannot be drawn from, all at once.
     """
     if not isinstance(sampling, Sampling):
         raise UsageError(f"sampling is {sampling!r}, expected andrea_export.runtime.Sampling(...)")
@@ -60,7 +60,7 @@ def checked_sampling(sampling: Sampling, vocab_size: int) -> Sampling:
 
 
 def _plain(sampling: Sampling) -> Sampling:
-    """The same settings in Python's own numbers. Raises: UsageError for the first that is no number."""
+    """The same settings in Python's own numbers. Raises: UsageError for the first that is not a number."""
     if isinstance(sampling.stop, str | bytes | Mapping) or not isinstance(sampling.stop, Collection):
         raise UsageError(f"stop is {sampling.stop!r}, expected a tuple of token ids")
     return Sampling(

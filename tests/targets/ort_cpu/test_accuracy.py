@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ def divergence(trained: LoadedModel, trained_onnx: Path, tmp_path_factory: pytes
         options = OrtCpu(**keys)
         derive_ort_cpu(folder / "model.onnx", trained.config, precision=precision, options=options, folder=folder)
         files = files_of(precision, options.int8_decode)
-        with open_shared(folder, files, trained.config, 1) as engine:
-            found = np.concatenate([engine.start([prompt], len(prompt) + 1).copy() for prompt in prompts])
+        with closing(open_shared(folder, files, trained.config, 1)) as decoder:
+            found = np.concatenate([decoder.begin([prompt], len(prompt) + 1).logits_BV.copy() for prompt in prompts])
         return agreement(exact, found).kl_mean
 
     return of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -114,11 +115,13 @@ def test_rows_of_a_batch_give_what_they_give_alone(
 ) -> None:
     folder = derived(tiny, tiny_onnx, tmp_path, precision, options)
     prompts = [(5, 17, 42), (300,), tuple(range(40))]
-    with open_shared(folder, files_of(precision, options.int8_decode), tiny.config, 1) as engine:
-        together = [engine.start(prompts, 50).copy(), engine.step([1, 2, 3]).copy(), engine.step([4, 5, 6]).copy()]
+    with closing(open_shared(folder, files_of(precision, options.int8_decode), tiny.config, 1)) as decoder:
+        generation = decoder.begin(prompts, 50)
+        together = [generation.logits_BV.copy(), generation.step([1, 2, 3]).copy(), generation.step([4, 5, 6]).copy()]
         for row, prompt in enumerate(prompts):
-            alone = [engine.start([prompt], 50)[0].copy()]
-            alone += [engine.step([step[row]])[0].copy() for step in ([1, 2, 3], [4, 5, 6])]
+            generation = decoder.begin([prompt], 50)
+            alone = [generation.logits_BV[0].copy()]
+            alone += [generation.step([step[row]])[0].copy() for step in ([1, 2, 3], [4, 5, 6])]
             for a, b in zip(alone, together, strict=True):
                 assert np.array_equal(a, b[row])
 
@@ -142,11 +145,11 @@ def test_each_precisions_graphs(
         assert {kind: found[kind] for kind in counts} == counts
         assert sum(found[kind] for kind in kinds if kind not in counts and kind != "Gather") == 0
         assert found["GroupQueryAttention"] == 2 and found["SkipLayerNormalization"] == 0
-    with open_shared(folder, files, tiny.config, 1) as engine:
+    with closing(open_shared(folder, files, tiny.config, 1)) as decoder:
         prompt = (5, 17, 42, 300, 8)
         with torch.inference_mode():
             exact = tiny.model(torch.tensor([prompt]))[0][0, -1].numpy()
-        logits = engine.start([prompt], 8)[0]
+        logits = decoder.begin([prompt], 8).logits_BV[0]
         # What 4 bits may cost here; each layer's own error is held to its budget by the validation of a build.
         assert abs(logits - exact).max() < (1e-4 if precision == "fp32" else 0.5 * abs(exact).max())
 

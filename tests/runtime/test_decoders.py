@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +41,8 @@ def logits_after(loaded: LoadedModel, tokens: tuple[int, ...]) -> np.ndarray:
 
 def test_every_step_equals_a_full_forward_pass(model: Model, tiny: LoadedModel) -> None:
     tokens = [[9, 10, 11], [12, 13, 14], [15, 16, 17]]
-    found = [model.engine.start(PROMPTS, 12).copy()]
-    found += [model.engine.step(step).copy() for step in tokens]
+    with closing(model.decoder.begin(PROMPTS, 12)) as generation:
+        found = [generation.logits_BV.copy(), *(generation.step(step).copy() for step in tokens)]
     for number, logits_BV in enumerate(found):
         for row, prompt in enumerate(PROMPTS):
             so_far = (*prompt, *(step[row] for step in tokens[:number]))
@@ -49,9 +50,10 @@ def test_every_step_equals_a_full_forward_pass(model: Model, tiny: LoadedModel) 
             assert np.abs(logits_BV[row] - logits_after(tiny, so_far)).max() < 1e-4
 
 
-def test_a_new_start_forgets_the_old_one(model: Model, tiny: LoadedModel) -> None:
-    model.engine.start([(1, 2, 3)] * 2, 5)
-    assert np.abs(model.engine.start([(4, 5)], 5) - logits_after(tiny, (4, 5))).max() < 1e-4
+def test_a_new_generation_knows_nothing_of_the_last_one(model: Model, tiny: LoadedModel) -> None:
+    for prompts in ([(1, 2, 3)] * 2, [(4, 5)]):
+        with closing(model.decoder.begin(prompts, 5)) as generation:
+            assert np.abs(generation.logits_BV - logits_after(tiny, prompts[0])).max() < 1e-4
 
 
 def test_it_ran_where_it_was_asked_to(model: Model) -> None:

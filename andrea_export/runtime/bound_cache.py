@@ -1,0 +1,116 @@
+"""Buffers of one shape and the sessions bound to them: everything is bound once, a run allocates nothing.
+
+Owns keys, values and logits of a generation's rows, and what is bound to what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from andrea_export.core.names import KEEP, SEQLENS, TOTAL, present_names
+from andrea_export.runtime.decoder import LogitsBV
+from andrea_export.runtime.pages import zero_pages
+from andrea_model.config import AndreaConfig
+
+_MOST_BINDINGS = 64
+"""Kept at most beside those a batch needs, for prompts of other lengths: some 30 kB each for ANDREA-120M."""
+
+
+class Graph:
+    """An open session, and the names of its inputs."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.inputs = frozenset(entry.name for entry in session.get_inputs())
+
+    @property
+    def gives_logits(self) -> bool:
+        """Whether it has a head; one that only fills the cache has none."""
+        return KEEP in self.inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """The one for tokens, and the one for prompts: the same where one does both."""
+
+    decode: Graph
+    prefill: Graph
+
+
+@dataclass(slots=True, kw_only=True)
+class Binding:
+    """One session bound to a range of rows and a number of tokens; the arrays are its inputs."""
+
+    session: Any
+    io: Any
+    ids_BS: npt.NDArray[np.int64]
+    positions_BS: npt.NDArray[np.int64]
+    seqlens_B: npt.NDArray[np.int32]
+    total: npt.NDArray[np.int32]
+    memory: list[npt.NDArray[Any]]
+    """What onnxruntime writes to: there as long as somebody may be running this, whatever is closed meanwhile."""
+    keep: npt.NDArray[np.int64] = field(default_factory=lambda: np.ones(1, np.int64))
+
+
+class BoundCache:
+    """Keys and values ``[B, H, capacity, D]`` of every block, logits ``[B, V]``, and the bindings to them.
+
+    Raises: MemoryError.
+    """
+
+    def __init__(
+        self, graphs: Graphs, config: AndreaConfig, shape: tuple[int, int, int, int], dtype: np.dtype[Any]
+    ) -> None:
+        self.graphs, self.shape = graphs, shape
+        self.logits_BV: LogitsBV = np.empty((shape[0], config.vocab_size), np.float32)
+        self.blocks = zero_pages((config.n_layer, 2, *shape), dtype)
+        self._bindings: dict[tuple[Graph, int, int, int], Binding] = {}
+
+    def bind(self, graph: Graph, first: int, last: int, num_tokens: int) -> Binding:
+        """The graph's session over rows first … last − 1, in place: past and present are the same memory.
+
+        A binding takes as long as a few layers, so each is kept as long as the buffers are; whole, or not at all.
+        """
+        key = (graph, first, last, num_tokens)
+        if key in self._bindings:
+            return self._bindings[key]
+        if len(self._bindings) >= _MOST_BINDINGS + 2 * self.shape[0]:  # a chunk and a step of every row
+            self._bindings.clear()
+        num_rows = last - first
+        binding = Binding(
+            session=graph.session,
+            io=graph.session.io_binding(),
+            ids_BS=np.zeros((num_rows, num_tokens), np.int64),
+            positions_BS=np.zeros((num_rows, num_tokens), np.int64),
+            seqlens_B=np.zeros(num_rows, np.int32),
+            total=np.zeros(1, np.int32),
+            memory=[self.logits_BV],
+        )
+        inputs: dict[str, npt.NDArray[Any]] = {
+            "input_ids": binding.ids_BS,
+            "position_ids": binding.positions_BS,
+            SEQLENS: binding.seqlens_B,
+            TOTAL: binding.total,
+            KEEP: binding.keep,
+        }
+        for block, halves in enumerate(self.blocks):
+            for part, name, half in zip(("key", "value"), present_names(block), halves, strict=True):
+                rows = half[first:last]
+                inputs[f"past_key_values.{block}.{part}"] = rows
+                binding.memory.append(rows)
+                _bind_output(binding.io, name, rows)
+        for name, array in inputs.items():
+            if name in graph.inputs:
+                binding.io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        if graph.gives_logits:
+            _bind_output(binding.io, "logits", self.logits_BV[first:last].reshape(num_rows, 1, -1))
+        self._bindings[key] = binding
+        return binding
+
+
+def _bind_output(io: Any, name: str, array: npt.NDArray[Any]) -> None:
+    io.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
