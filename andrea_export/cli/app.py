@@ -27,10 +27,10 @@ from andrea_export.cli.output import (
     flush_streams,
     note,
     note_error,
-    one_line,
     prepare_streams,
 )
 from andrea_export.core.errors import AndreaError, UsageError
+from andrea_export.core.lines import one_line
 
 EXIT_UNAVAILABLE = 3
 EXIT_BUG = 70

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea_export.cli.options import JsonOption, OrtPrecisionChoice, ProviderChoice, ProviderOption, ThreadsOption
-from andrea_export.cli.output import emit_json, emit_lines, note, size, table
+from andrea_export.cli.output import emit_json, emit_lines, note, size
 from andrea_export.core.errors import UsageError
+from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
     from andrea_export.runtime.bench import Figures, Subject

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea_export.cli.judged import exit_with_outcome
+from andrea_export.cli.judged import exit_with_outcome, screen
 from andrea_export.cli.options import (
     CacheDirOption,
     CheckpointOption,
@@ -21,8 +21,9 @@ from andrea_export.cli.options import (
     cache_dir_from,
     toolchain_from_environment,
 )
-from andrea_export.cli.output import emit_json, emit_lines, note, size, table, wrapped
+from andrea_export.cli.output import emit_json, emit_lines, note, size, wrapped
 from andrea_export.cli.progress import progress_on_stderr
+from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
     from andrea_export.build.build import BuildResult
@@ -110,7 +111,7 @@ def build(
     if as_json:
         emit_json(_as_json(result))
     else:
-        from andrea_export.cli.report_text import with_verdict_again
+        from andrea_export.report.render.terminal import with_verdict_again
 
         emit_lines(with_verdict_again(_lines(result)))
     exit_with_outcome(result.report)
@@ -161,10 +162,10 @@ def _as_json(result: BuildResult) -> dict[str, Any]:
 
 
 def _lines(result: BuildResult) -> Iterator[str]:
-    from andrea_export.cli.report_text import failure_lines, proof_lines, verdict_line
+    from andrea_export.report.render.terminal import failure_lines, proof_lines, verdict_line
 
     report, manifest = result.report, result.manifest
-    yield verdict_line(report, str(result.bundle))
+    yield verdict_line(report, str(result.bundle), screen())
     yield from failure_lines(report)
     yield f"weights: {manifest.origin}"
     yield ""
@@ -185,5 +186,5 @@ def _lines(result: BuildResult) -> Iterator[str]:
     yield from (f"  {line}" for line in table(("file", "size"), files))
     yield ""
     yield "proven"
-    yield from (f"  {line}" for line in proof_lines(report))
+    yield from (f"  {line}" for line in proof_lines(report, screen()))
     yield f"  report: {result.bundle / 'report.json'}"

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from andrea_export.cli.diff import show, terms_from
-from andrea_export.cli.judged import exit_with_outcome
+from andrea_export.cli.diff import terms_from
+from andrea_export.cli.judged import exit_with_outcome, screen, show
 from andrea_export.cli.options import BaselineOption, JsonOption, PolicyOption
 
 
@@ -32,6 +32,7 @@ def check(
     from andrea_export.judge.policy import policy_from_mapping
     from andrea_export.judge.verdicts import judged
     from andrea_export.report.file import report_from_json
+    from andrea_export.report.render.terminal import report_lines
 
     before = report_from_json(report)
     terms = terms_from(policy, baseline)
@@ -39,5 +40,5 @@ def check(
         origin = {key: str(before.policy.get(key, "")) for key in ("name", "sha256")}
         terms = replace(terms, policy=policy_from_mapping(before.policy), origin=origin)
     now = judged(before, terms)
-    show(now, str(report), as_json=as_json, html=None)
+    show(now, report_lines(now, str(report), screen=screen()), as_json=as_json)
     exit_with_outcome(now)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.judged import exit_with_outcome
+from andrea_export.cli.judged import exit_with_outcome, screen, show
 from andrea_export.cli.options import (
     BaselineOption,
     InputsOption,
@@ -16,7 +16,6 @@ from andrea_export.cli.options import (
     PolicyOption,
     TextOption,
 )
-from andrea_export.cli.output import coloured, emit_json_text, emit_lines
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.cli.report import write_whole
 from andrea_export.core.errors import UsageError
@@ -59,6 +58,7 @@ def diff(
     """
     from andrea_export.compare.sources.base import same_model
     from andrea_export.core.names import layer_names
+    from andrea_export.report.render.terminal import report_lines
     from andrea_export.validation import diff as engine
     from andrea_export.validation.opening import Sources
 
@@ -74,7 +74,8 @@ def diff(
         given = engine.inputs_for([first, second], config, file=inputs, text=text, language_model=language_model)
         report = engine.diff(first, [second], given, terms, progress=progress)
     html = write_reports(output, report) if output is not None else None
-    show(report, f"{candidate} against {reference}", as_json=as_json, html=html)
+    lines = report_lines(report, f"{candidate} against {reference}", html=html, screen=screen())
+    show(report, lines, as_json=as_json)
     exit_with_outcome(report)
 
 
@@ -89,17 +90,6 @@ def terms_from(policy: Path | None, baseline: Path | None) -> Terms:
         return Terms(baseline=before)
     read, origin = policy_from_toml(policy)
     return Terms(policy=read, origin=origin, baseline=before)
-
-
-def show(report: Report, subject: str, *, as_json: bool, html: Path | None) -> None:
-    """Prints the report: as one JSON document, or for people."""
-    from andrea_export.report.file import report_as_json
-    from andrea_export.report.render.terminal import report_lines
-
-    if as_json:
-        emit_json_text(report_as_json(report))
-        return
-    emit_lines(report_lines(report, subject, html=html, paint=coloured))
 
 
 def write_reports(folder: Path, report: Report) -> Path:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea_export.cli.options import JsonOption
-from andrea_export.cli.output import emit_json, emit_lines, size, table
+from andrea_export.cli.output import emit_json, emit_lines, size
+from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
     from andrea_export.inspection import Inspection

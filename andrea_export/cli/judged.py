@@ -1,15 +1,34 @@
-"""What the commands that judge a report have in common: how they end."""
+"""What the commands that judge a report have in common: what a terminal shows of it, and how they end."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from andrea_export.cli.output import note
+from andrea_export.cli.output import coloured, emit_json_text, emit_lines, note, wrapped
 
 if TYPE_CHECKING:
+    from andrea_export.report.render.terminal import Screen
     from andrea_export.report.schema import Report
+
+
+def screen() -> Screen:
+    """The terminal that stdout is, or is not."""
+    from andrea_export.report.render.terminal import Screen
+
+    return Screen(paint=coloured, wrap=wrapped)
+
+
+def show(report: Report, lines: Iterable[str], *, as_json: bool) -> None:
+    """Prints the report as one JSON document or, for people, as these lines."""
+    from andrea_export.report.file import report_as_json
+
+    if as_json:
+        emit_json_text(report_as_json(report))
+    else:
+        emit_lines(lines)
 
 
 def exit_with_outcome(report: Report) -> NoReturn:

@@ -13,23 +13,16 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from andrea_export.core.errors import AndreaError, UsageError
+from andrea_export.core.lines import one_line, visible
 from andrea_export.core.numbers import json_values
 
 _COLOURS = {"pass": "32", "fail": "31", "not-measured": "33", "error": "31"}
-# Control characters (C0 but newline, DEL, C1), line and paragraph separators, and what reorders text: U+200E/F, U+061C,
-# U+202A to E, U+2066 to 9. The colours of ``coloured`` pass: they move nothing.
-_CONTROL = re.compile(
-    r"(?P<colour>\x1b\[(?:3[123]|0)m)"
-    r"|[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_LONGEST_WORD = 500
-_LONGEST_CELL = 120
 
 
 class OutputClosed(Exception):
@@ -122,18 +115,6 @@ def note_error(message: str, hint: str | None) -> None:
         note(f"hint: {one_line(hint)}")
 
 
-def one_line(text: str) -> str:
-    """The text with every run of white space turned into one space, control characters escaped, and the middle of a
-    very long word left out."""
-    words = (shortened(word, _LONGEST_WORD) for word in text.split())
-    return _CONTROL.sub(_escape, " ".join(words))
-
-
-def shortened(text: str, limit: int = _LONGEST_CELL) -> str:
-    """The text; of one longer than ``limit`` its beginning and its end, with ``…`` between."""
-    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[len(text) - limit // 3 + 1 :]}"
-
-
 def wrapped(text: str, *, indent: str = "  ") -> list[str]:
     """The text in lines that fit the terminal (80 columns where there is none), all but the first indented."""
     width = min(max(shutil.get_terminal_size().columns, 40), 120)
@@ -152,18 +133,7 @@ def _write(text: str) -> None:
 
 def _escaped(text: str, stream: Any) -> str:
     """The text with every control character visible; colours stay on a terminal that shows them."""
-    if not _has_colours(stream):
-        return _CONTROL.sub(_escape_all, text)
-    return _CONTROL.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return found.group() if found.group("colour") else _escape_all(found)
-
-
-def _escape_all(found: re.Match[str]) -> str:
-    text = found.group()
-    return text[0].encode("unicode_escape").decode("ascii") + text[1:]
+    return visible(text, colours=_has_colours(stream))
 
 
 def coloured(text: str, meaning: str, stream: Any = None) -> str:
@@ -174,19 +144,6 @@ def coloured(text: str, meaning: str, stream: Any = None) -> str:
 
 def _has_colours(stream: Any) -> bool:
     return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb" and stream.isatty()
-
-
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> list[str]:
-    """Aligned columns under their headers: the first ``left`` to the left, the others to the right."""
-    cells = [list(headers), *([shortened(_CONTROL.sub(_escape_all, cell)) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
 
 
 def size(num_bytes: int) -> str:

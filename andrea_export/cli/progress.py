@@ -7,7 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from andrea_export.cli.output import note, one_line
+from andrea_export.cli.output import note
+from andrea_export.core.lines import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

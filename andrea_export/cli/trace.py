@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea_export.cli.options import CheckpointOption, JsonOption, PresetOption, SeedOption, tokens_from_ids
-from andrea_export.cli.output import emit_json, emit_lines, note, table, wrapped
+from andrea_export.cli.output import emit_json, emit_lines, note, wrapped
 from andrea_export.core.errors import UsageError
+from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
     from andrea_export.lesson.lesson import Observation, Trace

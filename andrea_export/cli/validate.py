@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.judged import exit_with_outcome
+from andrea_export.cli.judged import exit_with_outcome, screen, show
 from andrea_export.cli.options import CacheDirOption, JsonOption, cache_dir_from
-from andrea_export.cli.output import emit_json_text, emit_lines
 from andrea_export.cli.progress import progress_on_stderr
+
+if TYPE_CHECKING:
+    from andrea_export.report.schema import Report
 
 
 def register(app: typer.Typer) -> None:
@@ -37,16 +40,21 @@ def validate(
 
     Changes nothing in the bundle.
     """
-    from andrea_export.cli.report_text import failure_lines, proof_lines, verdict_line, with_verdict_again
-    from andrea_export.report.file import report_as_json
     from andrea_export.validation.validate import validate_bundle
 
     with progress_on_stderr() as progress:
         report = validate_bundle(bundle, checkpoint=checkpoint, cache_dir=cache_dir_from(cache_dir), progress=progress)
-    if as_json:
-        emit_json_text(report_as_json(report))
-    else:
-        emit_lines(
-            with_verdict_again((verdict_line(report, str(bundle)), *failure_lines(report), "", *proof_lines(report)))
-        )
+    show(report, _lines(report, str(bundle)), as_json=as_json)
     exit_with_outcome(report)
+
+
+def _lines(report: Report, subject: str) -> Iterator[str]:
+    from andrea_export.report.render import terminal
+
+    lines = (
+        terminal.verdict_line(report, subject, screen()),
+        *terminal.failure_lines(report),
+        "",
+        *terminal.proof_lines(report, screen()),
+    )
+    yield from terminal.with_verdict_again(lines)

@@ -215,7 +215,8 @@ def test_a_figure_that_is_not_finite_is_no_bug(capsys: pytest.CaptureFixture[str
 
 
 def test_control_characters_are_shown_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
-    from andrea_export.cli.output import emit, note, one_line, shortened, table
+    from andrea_export.cli.output import emit, note
+    from andrea_export.core.lines import one_line, shortened, table
 
     hostile = "a\x1b]0;title\x07\x1b[2J\x9b1A\u202eb\u2066\rc\x1b[32mPASS\x1b[0m"
     shown = "a\\x1b]0;title\\x07\\x1b[2J\\x9b1A\\u202eb\\u2066\\rc\\x1b[32mPASS\\x1b[0m"

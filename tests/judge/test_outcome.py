@@ -62,8 +62,8 @@ def test_what_was_not_measured_is_named_with_its_reason() -> None:
     said = [(entry.name, entry.reason) for entry in outcome(report).unmeasured]
     assert said == [
         ("engine", "needs a GPU"),
-        ("a: blocks.0.mlp.gelu, ln_f", "missing: no such value"),
-        ("a: context 1", "the profile takes 1 token"),
+        ("blocks.0.mlp.gelu, ln_f of a", "missing: no such value"),
+        ("context 1 of a", "the profile takes 1 token"),
     ]
 
 

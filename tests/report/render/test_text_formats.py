@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.cli.report_text import proof_lines
 from andrea_export.report.file import report_as_json
 from andrea_export.report.render import FORMATS, render
 from andrea_export.report.render.markdown import MAX_CHARACTERS
-from andrea_export.report.render.terminal import MAX_FINDINGS, report_lines
+from andrea_export.report.render.terminal import (
+    MAX_FINDINGS,
+    Screen,
+    failure_lines,
+    proof_lines,
+    report_lines,
+    verdict_line,
+)
 from andrea_export.report.render.wording import figure, findings, headline, share_of_limit
 from andrea_export.report.schema import Check, Report
 from support.synthetic_report import FAULTY_CANDIDATE, synthetic_report
@@ -85,6 +91,35 @@ def test_the_terminal_says_the_verdict_first_and_the_html_last(failing: Report) 
     assert lines[-1] == "report: out/report.html"
 
 
+def test_a_layer_that_fails_in_its_own_error_alone_is_shown_as_expected_and_obtained(failing: Report) -> None:
+    """Its accumulated error keeps its budget: a later layer, or the next case, may make up for it."""
+    row = next(row for row in failing.layers if (row.name, row.candidate) == ("blocks.1.mlp.gelu", FAULTY_CANDIDATE))
+    assert row.local is not None and row.local.failures
+    kept = replace(row, failures=(), metrics=dict.fromkeys(row.metrics, 0.0))
+    passed = (replace(other, verdict="pass", failures=()) for other in failing.layers if other is not row)
+    report = replace(failing, layers=(*passed, kept))
+    assert verdict_line(report, "bundle") == "FAIL bundle: the first layer at fault is blocks.1.mlp.gelu"
+    header, *rows = list(failure_lines(report))[-1 - len(row.local.failures) :]
+    assert header.split() == ["layer", "or", "case", "error", "metric", "expected", "obtained"]
+    limits = [[figure(limit), figure(row.local.metrics[name])] for name, limit in row.local.budget.items()]
+    assert rows and [line.split()[:2] for line in rows] == [["blocks.1.mlp.gelu", "local"]] * len(rows)
+    assert all(line.split()[-2:] in limits for line in rows)
+    assert set(failure_lines(report)) <= set(report_lines(report, "bundle"))
+
+
+def test_a_failure_that_is_not_a_figure_is_a_sentence(passing: Report) -> None:
+    gone = replace(passing.layers[3], verdict="fail", metrics={}, budget={}, local=None, problem="missing: no value")
+    lines = list(failure_lines(replace(passing, layers=(gone, *passing.layers[4:]))))
+    assert f"failed in {gone.candidate}: {gone.name}: missing: no value" in lines
+
+
+def test_what_a_candidate_was_not_measured_on_is_named_with_its_reason(passing: Report) -> None:
+    case = replace(passing.language_model[0], verdict="not-measured", metrics={}, failures=(), reason="it is too long")
+    lines = list(proof_lines(replace(passing, language_model=(case,))))
+    assert "not measured: tensorrt-rtx-fp16: needs a GPU" in lines
+    assert f"not measured: {case.case} of {case.candidate}: it is too long" in lines
+
+
 def test_the_worst_figure_may_be_a_layers_own_error(passing: Report) -> None:
     candidate = passing.candidates[0].name
     row = next(row for row in passing.layers if row.candidate == candidate and row.local is not None)
@@ -116,7 +151,7 @@ def test_the_terminal_shows_expected_and_obtained_and_counts_the_rest(failing: R
 
 def test_the_terminal_colours_only_through_the_callers_paint(failing: Report, passing: Report) -> None:
     assert not any("\x1b" in line for line in report_lines(failing, "bundle"))
-    painted = list(report_lines(passing, "bundle", paint=lambda text, meaning: f"<{meaning}>{text}"))
+    painted = list(report_lines(passing, "bundle", screen=Screen(paint=lambda text, meaning: f"<{meaning}>{text}")))
     assert painted[0].startswith("<pass>PASS bundle: 46 layer comparisons within budget, 2 candidates; 1 not measured")
 
 
