@@ -63,105 +63,78 @@ def _seed(value: int | None) -> int | None:
     return value
 
 
+def option(names: str, help: str, metavar: str | None = None, *, default_shown: bool = False, **more: Any) -> Any:
+    """A typer option under ``names`` ("--output -o"); what it is when left out is said in its help, if at all."""
+    return typer.Option(*names.split(), help=help, metavar=metavar, show_default=default_shown, **more)
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of text.")]
 PresetOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--preset",
-        help=f"The model's shape: {', '.join(PRESETS)}. [default: the checkpoint's own, else andrea-120m]",
+        f"The model's shape: {', '.join(PRESETS)}. [default: the checkpoint's own, else andrea-120m]",
+        "NAME",
         autocompletion=_presets,
-        metavar="NAME",
-        show_default=False,
     ),
 ]
 CheckpointOption = Annotated[
     Path | None,
-    typer.Option(
-        "--checkpoint",
-        help="Weights, as safetensors. [default: none: untrained weights, made from --seed]",
-        metavar="FILE",
-        show_default=False,
-    ),
+    option("--checkpoint", "Weights, as safetensors. [default: none: untrained weights, made from --seed]", "FILE"),
 ]
-SeedOption = Annotated[
-    int | None,
-    typer.Option(
-        "--seed",
-        help="Seed of the untrained weights. [default: 0]",
-        metavar="N",
-        show_default=False,
-        callback=_seed,
-    ),
-]
+SeedOption = Annotated[int | None, option("--seed", "Seed of the untrained weights. [default: 0]", "N", callback=_seed)]
 CacheDirOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--cache-dir",
-        help="Where compiled plugins are kept. [default: andrea-export in $XDG_CACHE_HOME or ~/.cache]",
-        metavar="FOLDER",
-        show_default=False,
+        "Where compiled plugins are kept. [default: andrea-export in $XDG_CACHE_HOME or ~/.cache]",
+        "FOLDER",
     ),
 ]
-
-
 ProviderOption = Annotated[
     ProviderChoice,
-    typer.Option(
+    option(
         "--provider",
-        help="Where onnxruntime runs: auto, cpu, cuda, tensorrt or tensorrt-rtx. Never another one than asked for.",
-        metavar="PROVIDER",
+        "Where onnxruntime runs: auto, cpu, cuda, tensorrt or tensorrt-rtx. Never another one than asked for.",
+        "PROVIDER",
+        default_shown=True,
     ),
 ]
 OrtPrecisionOption = Annotated[
     OrtPrecisionChoice | None,
-    typer.Option(
-        "--precision",
-        help="On the CPU, one the bundle was built in: fp32, int8 or int4. [default: fp32]",
-        metavar="PRECISION",
-        show_default=False,
-    ),
+    option("--precision", "On the CPU, one the bundle was built in: fp32, int8 or int4. [default: fp32]", "PRECISION"),
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(
-        "--threads", help="How many to compute with. [default: the physical cores this process may use]", metavar="N"
-    ),
+    option("--threads", "How many to compute with. [default: the physical cores this process may use]", "N"),
 ]
 PolicyOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--policy",
-        help="What is allowed, as TOML (docs/policy.md). [default: budgets derived from torch's own error]",
-        metavar="FILE",
-        show_default=False,
+        "What is allowed, as TOML (docs/policy.md). [default: budgets derived from torch's own error]",
+        "FILE",
     ),
 ]
 BaselineOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--baseline",
-        help="An earlier report.json: no metric may worsen by more than the policy's ratchet allows.",
-        metavar="FILE",
-        show_default=False,
+        "An earlier report.json: no metric may worsen by more than the policy's ratchet allows.",
+        "FILE",
     ),
 ]
 InputsOption = Annotated[
     Path | None,
-    typer.Option(
-        "--inputs",
-        help="Token ids, one row a line, apart by commas or spaces. [default: three seeded rows]",
-        metavar="FILE",
-        show_default=False,
-    ),
+    option("--inputs", "Token ids, one row a line, apart by commas or spaces. [default: three seeded rows]", "FILE"),
 ]
 TextOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--text",
-        help="What the language model is judged on: a .txt file (its bytes are the tokens) or token ids. "
+        "What the language model is judged on: a .txt file (its bytes are the tokens) or token ids. "
         "[default: a built-in text]",
-        metavar="FILE",
-        show_default=False,
+        "FILE",
     ),
 ]
 LanguageModelOption = Annotated[
