@@ -18,12 +18,13 @@ from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision
 from andrea_export.targets.tensorrt.passes.plugin_gelu import PluginGelu
+from support.graphs import two_gelus
 
 OP = andrea_gelu()
 
 
-def test_plugin_gelu_leaves_only_the_plugin(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
+def test_plugin_gelu_leaves_only_the_plugin() -> None:
+    model = two_gelus()
     assert model.functions
     run_passes(model, PluginGelu(OP))
     assert not model.functions
@@ -33,8 +34,8 @@ def test_plugin_gelu_leaves_only_the_plugin(tiny_onnx: Path) -> None:
         assert attributes == {"plugin_namespace": "com.andrea", "plugin_version": "1"}
 
 
-def test_native_gelu_leaves_no_trace_of_the_plugin(tiny_onnx: Path, tmp_path: Path) -> None:
-    model = ir.load(tiny_onnx)
+def test_native_gelu_leaves_no_trace_of_the_plugin(tmp_path: Path) -> None:
+    model = two_gelus()
     run_passes(model, NativeGelu(OP))
     gelus = [node for node in model.graph if node.op_type == "Gelu"]
     assert [node.name for node in gelus] == ["blocks.0.mlp.gelu", "blocks.1.mlp.gelu"]
@@ -42,16 +43,16 @@ def test_native_gelu_leaves_no_trace_of_the_plugin(tiny_onnx: Path, tmp_path: Pa
     assert [node.metadata_props[MODULE_KEY] for node in gelus] == ["blocks.0.mlp.gelu", "blocks.1.mlp.gelu"]
     assert all(node.attributes["approximate"].value == "tanh" for node in gelus)
     path = tmp_path / "model.onnx"
-    ir.save(model, path, external_data="weights.data")
+    ir.save(model, path)
     onnx.checker.check_model(path, full_check=True)
     assert b"andrea.gelu" not in path.read_bytes() and b"AndreaGelu" not in path.read_bytes()
     assert b"plugin_" not in path.read_bytes()
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_native_gelu_of_half_computes_in_fp32(tiny_onnx: Path, precision: str) -> None:
-    model = ir.load(tiny_onnx)
-    run_passes(model, MixedPrecision(PRECISIONS[precision]), NativeGelu(OP))
+def test_native_gelu_of_half_computes_in_fp32(precision: str) -> None:
+    model = two_gelus("float16" if precision == "fp16" else "bfloat16")
+    run_passes(model, NativeGelu(OP))
     half = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.BFLOAT16
     for node in model.graph:
         if node.op_type == "Gelu":
@@ -75,9 +76,9 @@ def test_native_gelu_of_half_computes_in_fp32(tiny_onnx: Path, precision: str) -
     ],
 )
 def test_wrong_or_missing_attributes_are_refused(
-    tiny_onnx: Path, one: ir.passes.InPlacePass, attribute: str, value: str | None, found: str
+    one: ir.passes.InPlacePass, attribute: str, value: str | None, found: str
 ) -> None:
-    model = ir.load(tiny_onnx)
+    model = two_gelus()
     node = gelu_nodes(model, OP)[1]
     node.attributes.pop(attribute, None)
     if value is not None:
@@ -89,8 +90,8 @@ def test_wrong_or_missing_attributes_are_refused(
     assert caught.value.hint
 
 
-def test_every_wrong_node_is_named_at_once(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
+def test_every_wrong_node_is_named_at_once() -> None:
+    model = two_gelus()
     for node in gelu_nodes(model, OP):
         node.attributes.clear()
     with pytest.raises(
@@ -100,15 +101,15 @@ def test_every_wrong_node_is_named_at_once(tiny_onnx: Path) -> None:
 
 
 @pytest.mark.parametrize("one", [PluginGelu(OP), NativeGelu(OP)], ids=["plugin", "native"])
-def test_a_graph_without_the_custom_gelu_is_refused(tiny_onnx: Path, one: ir.passes.InPlacePass) -> None:
-    model = ir.load(tiny_onnx)
+def test_a_graph_without_the_custom_gelu_is_refused(one: ir.passes.InPlacePass) -> None:
+    model = two_gelus()
     run_passes(model, NativeGelu(OP))
     with pytest.raises(PassError, match=r"no com\.andrea::AndreaGelu node"):
         run_passes(model, one)
 
 
-def test_another_local_function_is_refused(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
+def test_another_local_function_is_refused() -> None:
+    model = two_gelus()
     body = next(iter(model.functions.values()))
     model.functions[("com.other", "Other", "")] = ir.Function("com.other", "Other", graph=body.graph, attributes=())
     with pytest.raises(PassError, match=r"com\.other::Other"):

@@ -1,4 +1,4 @@
-"""The custom GELU's nodes in a graph, checked: what the two GELU passes have in common."""
+"""The custom GELU's nodes in a graph: what the passes that rewrite them have in common."""
 
 from __future__ import annotations
 
@@ -7,12 +7,32 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
+from andrea_export.graph.passes.graph_edits import HINT, nodes_of
 from andrea_export.operators.rows import CustomOp
+
+
+class GeluPass(ir.passes.InPlacePass):
+    """A pass over the nodes of one custom operator. Requires: nodes with the attributes that name the plugin."""
+
+    def __init__(self, op: CustomOp) -> None:
+        super().__init__()
+        self.op = op
+
+    def requires(self, model: ir.Model) -> None:
+        """Checks the nodes."""
+        check_gelu_nodes(model, self.op)
+
+    def remove_function(self, model: ir.Model) -> bool:
+        """Whether there was a local function of the operator; there is none afterwards."""
+        removed = [key for key in model.functions if key[:2] == (self.op.domain, self.op.op_type)]
+        for key in removed:
+            del model.functions[key]
+        return bool(removed)
 
 
 def gelu_nodes(model: ir.Model, op: CustomOp) -> list[ir.Node]:
     """The nodes of the custom operator, in graph order."""
-    return [node for node in model.graph if (node.domain, node.op_type) == (op.domain, op.op_type)]
+    return nodes_of(model, op.op_type, op.domain)
 
 
 def check_gelu_nodes(model: ir.Model, op: CustomOp) -> None:
@@ -22,9 +42,7 @@ def check_gelu_nodes(model: ir.Model, op: CustomOp) -> None:
     """
     nodes = gelu_nodes(model, op)
     if not nodes:
-        raise PassError(
-            f"the graph has no {op.qualified_name} node", hint="start from the model.onnx that andrea-export wrote"
-        )
+        raise PassError(f"the graph has no {op.qualified_name} node", hint=HINT)
     wanted = {"plugin_namespace": op.plugin_namespace, "plugin_version": op.plugin_version}
     problems = []
     for node in nodes:
@@ -36,16 +54,8 @@ def check_gelu_nodes(model: ir.Model, op: CustomOp) -> None:
     if problems:
         raise PassError(
             f"{op.qualified_name} nodes must have one input, one output and {_shown(wanted)}: {'; '.join(problems)}",
-            hint="start from the model.onnx that andrea-export wrote",
+            hint=HINT,
         )
-
-
-def remove_function(model: ir.Model, op: CustomOp) -> bool:
-    """Whether there was a local function of the operator; there is none afterwards."""
-    removed = [key for key in model.functions if key[:2] == (op.domain, op.op_type)]
-    for key in removed:
-        del model.functions[key]
-    return bool(removed)
 
 
 def _shown(attributes: Mapping[str, object]) -> str:

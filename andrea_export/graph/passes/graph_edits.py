@@ -1,8 +1,8 @@
-"""What the passes for onnxruntime's CPU provider share: finding values, adding constants, dropping dead nodes."""
+"""What passes share: finding nodes and values, adding constants and nodes, putting one node in another's place."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,28 +23,38 @@ def module_of(node: ir.Node) -> str:
     return node.metadata_props[MODULE_KEY]
 
 
-def constant(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
-    """A new initializer. Raises PassError if the graph has one of that name."""
-    if name in graph.initializers:
-        raise PassError(f"the graph already has an initializer '{name}'", hint=HINT)
-    tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
-    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-    graph.register_initializer(value)
-    return value
+def nodes_of(model: ir.Model, op_type: str, domain: str = "") -> list[ir.Node]:
+    """The nodes of one operator, in graph order."""
+    return [node for node in model.graph if (node.domain, node.op_type) == (domain, op_type)]
+
+
+def check_none_left(model: ir.Model, op_type: str) -> None:
+    """Raises PassError naming the nodes of a standard operator that are still in the graph."""
+    if left := nodes_of(model, op_type):
+        raise PassError(f"{op_type} nodes are left: {', '.join(str(node.name) for node in left)}")
 
 
 def graph_input(graph: ir.Graph, name: str) -> ir.Value:
     """The input of that name. Raises PassError if there is none."""
-    for value in graph.inputs:
+    return _named(graph.inputs, "input", name)
+
+
+def graph_output(graph: ir.Graph, name: str) -> ir.Value:
+    """The output of that name. Raises PassError if there is none."""
+    return _named(graph.outputs, "output", name)
+
+
+def _named(values: Sequence[ir.Value], kind: str, name: str) -> ir.Value:
+    for value in values:
         if value.name == name:
             return value
-    raise PassError(f"the graph has no input '{name}'", hint=HINT)
+    raise PassError(f"the graph has no {kind} '{name}'", hint=HINT)
 
 
 def array_of(value: ir.Value) -> npt.NDArray[Any]:
-    """The contents of an initializer. Raises PassError if the value is none."""
+    """The contents of an initializer. Raises PassError if the value is not one."""
     if value.const_value is None:
-        raise PassError(f"value '{value.name}' is no constant", hint=HINT)
+        raise PassError(f"value '{value.name}' is not a constant", hint=HINT)
     return value.const_value.numpy()
 
 
@@ -58,37 +68,79 @@ def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node:
     return node
 
 
+def constant(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
+    """A new initializer. Raises PassError if the graph has one of that name."""
+    if name in graph.initializers:
+        raise PassError(f"the graph already has an initializer '{name}'", hint=HINT)
+    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
 def node_beside(
     beside: ir.Node,
     op_type: str,
     inputs: Sequence[ir.Value | None],
     name: str,
     *,
-    attributes: Sequence[ir.Attr] = (),
-    value: str | None = None,
+    domain: str = "",
+    attributes: Mapping[str, int | str | Sequence[int]] | None = None,
+    outputs: Sequence[str] | None = None,
     dtype: ir.DataType | None = None,
 ) -> ir.Node:
-    """A standard operator of the module that ``beside`` belongs to, not yet in the graph.
+    """A node of the module that ``beside`` belongs to, not yet in the graph.
 
-    Its one output is called ``value``, or as the node is. Raises PassError if ``beside`` carries no module path.
+    Its one output is called as the node is, unless ``outputs`` names them; each is of type ``dtype``. Raises PassError
+    if ``beside`` carries no module path.
     """
-    output = ir.Value(name=value or name, type=None if dtype is None else ir.TensorType(dtype))
-    metadata = {MODULE_KEY: module_of(beside)}
-    return ir.Node("", op_type, inputs, attributes, outputs=[output], name=name, metadata_props=metadata)
+    element = None if dtype is None else ir.TensorType(dtype)
+    return ir.node(
+        op_type,
+        inputs,
+        attributes,
+        domain=domain,
+        outputs=[ir.Value(name=output, type=element) for output in outputs or (name,)],
+        name=name,
+        metadata_props={MODULE_KEY: module_of(beside)},
+    )
+
+
+def cast_beside(
+    beside: ir.Node, value: ir.Value | None, to: ir.DataType, name: str, *, output: str | None = None
+) -> ir.Node:
+    """A Cast of the value, as ``node_beside`` makes it."""
+    outputs = None if output is None else (output,)
+    return node_beside(beside, "Cast", [value], name, attributes={"to": to.value}, outputs=outputs, dtype=to)
+
+
+def replace_node(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+    """The new node stands in the old one's place, under its value's name and type; what only the old one read goes.
+
+    A domain other than ONNX's own is imported.
+    """
+    graph.insert_after(old, new)
+    replace_output(graph, old.outputs[0], new.outputs[0])
+    drop_dead_nodes(graph)
+    if new.domain:
+        graph.opset_imports[new.domain] = 1
 
 
 def replace_output(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Every reader of the old value, the graph's outputs included, reads the new one, which takes over its name."""
+    """Every reader of the old value, the graph's outputs included, reads the new one, which takes over its name.
+
+    The type it takes over too, where it has none of its own; the shape only at the graph's boundary.
+    """
     name, old.name = old.name, f"{old.name}/replaced"
     new.name = name
+    if new.type is None:
+        new.type = old.type
     for use in list(old.uses()):
         use.node.replace_input_with(use.idx, new)
     for index, output in enumerate(list(graph.outputs)):
         if output is old:
             if new.shape is None:
                 new.shape = old.shape
-            if new.type is None:
-                new.type = old.type
             graph.outputs[index] = new
 
 
@@ -101,9 +153,3 @@ def drop_dead_nodes(graph: ir.Graph) -> None:
     for name, value in list(graph.initializers.items()):
         if not value.uses() and value not in outputs:
             del graph.initializers[name]
-
-
-def import_ms_domain(model: ir.Model) -> None:
-    """States that the graph uses onnxruntime's own operators."""
-    model.opset_imports[MS_DOMAIN] = 1
-    model.graph.opset_imports[MS_DOMAIN] = 1

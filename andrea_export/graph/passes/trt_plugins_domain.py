@@ -5,13 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.passes.gelu_nodes import check_gelu_nodes, gelu_nodes, remove_function
-from andrea_export.operators.rows import CustomOp
+from andrea_export.graph.passes.gelu_nodes import GeluPass, gelu_nodes
 
 DOMAIN = "trt.plugins"
 
 
-class TrtPluginsDomain(ir.passes.InPlacePass):
+class TrtPluginsDomain(GeluPass):
     """Every GELU is in the domain ``trt.plugins``, with the attributes that name its plugin, and without a body.
 
     onnxruntime knows an operator of that domain only if a library in ``trt_extra_plugin_lib_paths`` brings its creator;
@@ -21,22 +20,13 @@ class TrtPluginsDomain(ir.passes.InPlacePass):
     PassError. Source: https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html
     """
 
-    def __init__(self, op: CustomOp) -> None:
-        super().__init__()
-        self.op = op
-
-    def requires(self, model: ir.Model) -> None:
-        """Checks the nodes."""
-        check_gelu_nodes(model, self.op)
-
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Moves each node, then drops the function and the old domain."""
         for node in gelu_nodes(model, self.op):
             node.domain = DOMAIN
-        remove_function(model, self.op)
-        for imports in (model.opset_imports, model.graph.opset_imports):
-            imports.pop(self.op.domain, None)
-            imports[DOMAIN] = 1
+        self.remove_function(model)
+        model.opset_imports.pop(self.op.domain, None)
+        model.opset_imports[DOMAIN] = 1
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:

@@ -19,12 +19,9 @@ from andrea_export.graph.passes.taps import AddTaps
 from andrea_export.targets.tensorrt.passes.decompose_attention import DecomposeAttention
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision
 from andrea_model.config import PRESETS
+from support.graphs import two_attentions
 
 CONFIG = PRESETS["andrea-tiny"]
-
-
-def _attention_node(model: ir.Model, block: int) -> ir.Node:
-    return next(node for node in model.graph if node.name == f"blocks.{block}.attn.context/Attention")
 
 
 def _outputs(model: ir.Model, path: Path) -> list[np.ndarray]:  # type: ignore[type-arg]
@@ -86,23 +83,20 @@ def test_names_types_and_validity(tiny_onnx: Path, tmp_path: Path, precision: st
         (ir.AttrInt64("softmax_precision", 1), "'softmax_precision': 1"),
     ],
 )
-def test_an_attention_that_means_more_is_refused(tiny_onnx: Path, attribute: ir.Attr, found: str) -> None:
-    model = ir.load(tiny_onnx)
-    _attention_node(model, 1).attributes[attribute.name] = attribute
+def test_an_attention_that_means_more_is_refused(attribute: ir.Attr, found: str) -> None:
+    model = two_attentions()
+    list(model.graph)[1].attributes[attribute.name] = attribute
     with pytest.raises(PassError, match=r"blocks\.1\.attn\.context/Attention has") as caught:
         run_passes(model, DecomposeAttention())
     assert found in str(caught.value)
 
 
-def test_an_unknown_head_width_is_refused(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
-    key = next(value for value in model.graph.inputs if value.name == "past_key_values.0.key")
-    key.shape = ir.Shape(["batch", CONFIG.n_head, "past", "width"])
+def test_an_unknown_head_width_is_refused() -> None:
     with pytest.raises(PassError, match=r"past_key_values\.0\.key has D = width"):
-        run_passes(model, DecomposeAttention())
+        run_passes(two_attentions("width"), DecomposeAttention())
 
 
-def test_a_graph_without_attention_is_left_alone(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
+def test_a_graph_without_attention_is_left_alone() -> None:
+    model = two_attentions()
     run_passes(model, DecomposeAttention())
     assert not DecomposeAttention()(model).modified

@@ -18,6 +18,7 @@ from andrea_export.core.precision import PRECISIONS
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision, half_from_fp32
 from andrea_model.config import PRESETS
+from support.graphs import half_between_norms
 
 CONFIG = PRESETS["andrea-tiny"]
 HALVES = ("fp16", "bf16")
@@ -103,60 +104,61 @@ def test_rounding_is_to_nearest_ties_to_even() -> None:
     )
 
 
-def _with_weight(path: Path, name: str, index: int, number: float) -> ir.Model:
-    model = ir.load(path)
-    value = model.graph.initializers[name]
-    array = value.const_value.numpy().copy()
-    array.flat[index] = number
-    value.const_value = ir.Tensor(array, name=name)
+def _with_weights(**weights: list[float]) -> ir.Model:
+    """The small graph with other weights in its half module."""
+    model = half_between_norms()
+    for name, numbers in weights.items():
+        value = model.graph.initializers[f"blocks.0.mlp.proj.{name}"]
+        assert value.const_value is not None
+        array = np.array(numbers, np.float32).reshape(value.const_value.numpy().shape)
+        value.const_value = ir.Tensor(array, name=value.name)
     return model
 
 
-def test_weights_that_overflow_fp16_are_named(tiny_onnx: Path) -> None:
-    model = _with_weight(tiny_onnx, "blocks.1.mlp.fc.weight", 7, 70000.0)
-    bias = model.graph.initializers["blocks.0.attn.proj.bias"]
-    bias.const_value = ir.Tensor(np.full(64, -1e6, np.float32), name=bias.name)
+def test_weights_that_overflow_fp16_are_named() -> None:
     with pytest.raises(PassError) as caught:
-        run_passes(model, MixedPrecision(PRECISIONS["fp16"]))
+        run_passes(_with_weights(weight=[1, 2, 7e4, 4], bias=[-1e6, -1e6]), MixedPrecision(PRECISIONS["fp16"]))
     text = str(caught.value)
-    assert text.startswith("2 weights cannot be fp16: ")
-    assert "blocks.1.mlp.fc.weight (1 of 16,384 values, largest 7e+04)" in text
-    assert "blocks.0.attn.proj.bias (64 of 64 values, largest 1e+06)" in text
+    assert text.startswith("MixedPrecision: 2 weights cannot be fp16: ")
+    assert "blocks.0.mlp.proj.weight (1 of 4 values, largest 7e+04)" in text
+    assert "blocks.0.mlp.proj.bias (2 of 2 values, largest 1e+06)" in text
     assert "bf16" in str(caught.value.hint)
 
 
-def test_a_weight_too_large_for_fp16_fits_bf16_and_the_fp32_modules(tiny_onnx: Path) -> None:
-    model = _with_weight(tiny_onnx, "blocks.1.mlp.fc.weight", 7, 70000.0)
-    run_passes(model, MixedPrecision(PRECISIONS["bf16"]))
-    model = _with_weight(tiny_onnx, "token_embed.weight", 7, 70000.0)
+def test_a_weight_too_large_for_fp16_fits_bf16_and_the_fp32_modules() -> None:
+    run_passes(_with_weights(weight=[1, 2, 7e4, 4]), MixedPrecision(PRECISIONS["bf16"]))
+    model = half_between_norms()
+    gain = model.graph.initializers["blocks.0.ln_2.weight"]
+    gain.const_value = ir.Tensor(np.array([7e4, 1], np.float32), name=gain.name)
     run_passes(model, MixedPrecision(PRECISIONS["fp16"]))
 
 
-def test_a_weight_shared_across_the_border_is_refused(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
-    proj = next(node for node in model.graph if node.name == "blocks.0.attn.proj")
-    proj.replace_input_with(1, model.graph.initializers["blocks.0.ln_1.bias"])
-    with pytest.raises(PassError, match=r"blocks\.0\.ln_1\.bias is read by half and by fp32 modules"):
+def test_a_weight_shared_across_the_border_is_refused() -> None:
+    model = half_between_norms()
+    proj = next(node for node in model.graph if node.name == "blocks.0.mlp.proj")
+    proj.replace_input_with(1, model.graph.initializers["blocks.0.ln_2.weight"])
+    with pytest.raises(PassError, match=r"blocks\.0\.ln_2\.weight is read by half and by fp32 modules"):
         run_passes(model, MixedPrecision(PRECISIONS["fp16"]))
 
 
-def test_a_graph_that_is_not_plain_fp32_is_refused(tiny_onnx: Path) -> None:
-    model = _converted(tiny_onnx, "fp16")
-    with pytest.raises(PassError, match=r"needs a plain fp32 graph: node 'blocks\.0\.ln_1/Cast' is a Cast"):
+def test_a_graph_that_is_not_plain_fp32_is_refused() -> None:
+    model = half_between_norms()
+    run_passes(model, MixedPrecision(PRECISIONS["fp16"]))
+    with pytest.raises(PassError, match=r"needs a plain fp32 graph: node 'blocks\.0\.ln_2/Cast' is a Cast"):
         run_passes(model, MixedPrecision(PRECISIONS["fp16"]))
 
 
-def test_a_node_without_a_module_is_refused(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
-    node = next(node for node in model.graph if node.name == "blocks.1.mlp.proj")
+def test_a_node_without_a_module_is_refused() -> None:
+    model = half_between_norms()
+    node = next(node for node in model.graph if node.name == "blocks.0.mlp.proj")
     del node.metadata_props[MODULE_KEY]
-    with pytest.raises(PassError, match=r"'blocks\.1\.mlp\.proj'.*carries no module path"):
+    with pytest.raises(PassError, match=r"'blocks\.0\.mlp\.proj'.*carries no module path"):
         run_passes(model, MixedPrecision(PRECISIONS["bf16"]))
 
 
-def test_a_value_without_a_type_is_refused(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
-    node = next(node for node in model.graph if node.name == "blocks.1.mlp.fc")
+def test_a_value_without_a_type_is_refused() -> None:
+    model = half_between_norms()
+    node = next(node for node in model.graph if node.name == "blocks.0.ln_2")
     node.outputs[0].type = None
-    with pytest.raises(PassError, match=r"'blocks\.1\.mlp\.fc' has no type"):
+    with pytest.raises(PassError, match=r"'blocks\.0\.ln_2' has no type"):
         run_passes(model, MixedPrecision(PRECISIONS["fp16"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.passes.graph_edits import array_of, constant, import_ms_domain
+from andrea_export.graph.passes.graph_edits import array_of, constant
 from andrea_export.targets.ort_cpu.passes.linear_layers import linear_layers, replace_linear
 from andrea_export.targets.ort_cpu.quantization import block_codes, widest_block
 
@@ -34,7 +34,7 @@ class BlockwiseWeights(ir.passes.InPlacePass):
             if k % 32:
                 problems.append(f"{layer.module} (K = {k})")
         if problems:
-            raise PassError(f"no multiple of 32, the narrowest block: {', '.join(problems[:8])}")
+            raise PassError(f"K is not a multiple of 32, the narrowest block: {', '.join(problems[:8])}")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replaces each layer and its weight."""
@@ -50,14 +50,11 @@ class BlockwiseWeights(ir.passes.InPlacePass):
                 layer,
                 "MatMulNBits",
                 [layer.x, codes, scales, None, None, layer.bias],
-                nbits_attributes(weight.shape[0], weight.shape[1], bits=self.bits, block_size=block_size),
+                nbits_attributes(*weight.shape, bits=self.bits, block_size=block_size),
             )
-        if self.modules:
-            import_ms_domain(model)
         return ir.passes.PassResult(model, modified=bool(self.modules))
 
 
-def nbits_attributes(k: int, n: int, *, bits: int, block_size: int) -> list[ir.Attr]:
+def nbits_attributes(k: int, n: int, *, bits: int, block_size: int) -> dict[str, int]:
     """The attributes of a MatMulNBits node."""
-    values = {"K": k, "N": n, "bits": bits, "block_size": block_size, "accuracy_level": ACCURACY_LEVEL}
-    return [ir.AttrInt64(name, value) for name, value in values.items()]
+    return {"K": k, "N": n, "bits": bits, "block_size": block_size, "accuracy_level": ACCURACY_LEVEL}

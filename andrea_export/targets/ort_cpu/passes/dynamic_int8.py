@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from andrea_export.graph.passes.graph_edits import array_of, constant, import_ms_domain
+from andrea_export.graph.passes.graph_edits import array_of, constant
 from andrea_export.targets.ort_cpu.passes.linear_layers import linear_layers, replace_linear
 from andrea_export.targets.ort_cpu.quantization import channel_codes
 
@@ -34,7 +34,5 @@ class DynamicInt8(ir.passes.InPlacePass):
             quantized = channel_codes(array_of(layer.weight))
             codes = constant(graph, f"{layer.module}.weight_channel_int8", quantized.codes)
             scales = constant(graph, f"{layer.module}.weight_channel_scale", quantized.scales)
-            replace_linear(graph, layer, "DynamicQuantizeMatMul", [layer.x, codes, scales, None, layer.bias], [])
-        if self.modules:
-            import_ms_domain(model)
+            replace_linear(graph, layer, "DynamicQuantizeMatMul", [layer.x, codes, scales, None, layer.bias])
         return ir.passes.PassResult(model, modified=bool(self.modules))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.passes.graph_edits import node_beside, replace_output
+from andrea_export.graph.passes.graph_edits import MS_DOMAIN, cast_beside, nodes_of, replace_output
 
 
 class HalfCache(ir.passes.InPlacePass):
@@ -29,10 +29,10 @@ class HalfCache(ir.passes.InPlacePass):
         for node in _attention_nodes(model):
             qkv, context = node.inputs[0], node.outputs[0]
             name = str(node.name)
-            before = _cast(qkv, ir.DataType.FLOAT16, f"{name}/half", node)
+            before = cast_beside(node, qkv, ir.DataType.FLOAT16, f"{name}/half", output=f"{name}/half:half_cache")
             graph.insert_before(node, before)
             node.replace_input_with(0, before.outputs[0])
-            after = _cast(None, ir.DataType.FLOAT, name, node)
+            after = cast_beside(node, None, ir.DataType.FLOAT, name, output=f"{name}:half_cache")
             graph.insert_after(node, after)
             replace_output(graph, context, after.outputs[0])
             node.name, context.name = f"{name}/GroupQueryAttention", f"{name}/context_half"
@@ -50,9 +50,4 @@ class HalfCache(ir.passes.InPlacePass):
 
 
 def _attention_nodes(model: ir.Model) -> list[ir.Node]:
-    return [node for node in model.graph if node.op_type == "GroupQueryAttention"]
-
-
-def _cast(source: ir.Value | None, to: ir.DataType, name: str, beside: ir.Node) -> ir.Node:
-    attributes = [ir.AttrInt64("to", to.value)]
-    return node_beside(beside, "Cast", [source], name, attributes=attributes, value=f"{name}:half_cache", dtype=to)
+    return nodes_of(model, "GroupQueryAttention", MS_DOMAIN)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
 from andrea_export.core.metadata import MODULE_KEY
-from andrea_export.graph.passes.graph_edits import MS_DOMAIN, drop_dead_nodes, replace_output
+from andrea_export.graph.passes.graph_edits import MS_DOMAIN, node_beside, replace_node
 
 BLOCK_LINEARS = ("attn.qkv", "attn.proj", "mlp.fc", "mlp.proj")
 """The linear layers of a block, by path inside the block, in model order."""
@@ -45,18 +46,12 @@ def linear_layers(model: ir.Model, modules: tuple[str, ...]) -> list[LinearLayer
 
 
 def replace_linear(
-    graph: ir.Graph, layer: LinearLayer, op_type: str, inputs: list[ir.Value | None], attributes: list[ir.Attr]
+    graph: ir.Graph,
+    layer: LinearLayer,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, int] | None = None,
 ) -> None:
     """Puts one of onnxruntime's own operators in the place of product and bias, under the layer's name."""
-    node = ir.Node(
-        MS_DOMAIN,
-        op_type,
-        inputs,
-        attributes,
-        name=layer.module,
-        metadata_props={MODULE_KEY: layer.module},
-    )
-    graph.insert_after(layer.add, node)
-    node.outputs[0].type = layer.add.outputs[0].type
-    replace_output(graph, layer.add.outputs[0], node.outputs[0])
-    drop_dead_nodes(graph)
+    node = node_beside(layer.add, op_type, inputs, layer.module, domain=MS_DOMAIN, attributes=attributes)
+    replace_node(graph, layer.add, node)

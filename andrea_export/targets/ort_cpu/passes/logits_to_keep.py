@@ -10,7 +10,7 @@ import onnx_ir as ir
 from andrea_export.core.errors import PassError
 from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.names import KEEP
-from andrea_export.graph.passes.graph_edits import HINT, constant, node_beside
+from andrea_export.graph.passes.graph_edits import HINT, constant, graph_output, node_beside
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 _TO_THE_END = np.iinfo(np.int64).max  # Slice's own way to say so
@@ -30,7 +30,7 @@ class LogitsToKeep(ir.passes.InPlacePass):
 
     def requires(self, model: ir.Model) -> None:
         """Checks that both streams and the logits are there, and the input is not."""
-        _logits(model.graph)
+        graph_output(model.graph, "logits")
         _last_attention(model.graph)
         if any(value.name == KEEP for value in model.graph.inputs):
             raise PassError(f"the graph already has the input {KEEP}")
@@ -57,7 +57,7 @@ class LogitsToKeep(ir.passes.InPlacePass):
             graph.insert_after(start, cut)
             for use in uses:
                 use.node.replace_input_with(use.idx, cut.outputs[0])
-        logits = _logits(graph)
+        logits = graph_output(graph, "logits")
         assert logits.shape is not None
         logits.shape = ir.Shape([logits.shape[0], "kept", logits.shape[2]])
         return ir.passes.PassResult(model, modified=True)
@@ -90,13 +90,6 @@ def _last_attention(graph: ir.Graph) -> tuple[ir.Node, ir.Node, ir.Value]:
 def _is_of(value: ir.Value, module: str) -> bool:
     producer = value.producer()
     return producer is not None and producer.metadata_props.get(MODULE_KEY) == module
-
-
-def _logits(graph: ir.Graph) -> ir.Value:
-    for value in graph.outputs:
-        if value.name == "logits":
-            return value
-    raise PassError("the graph has no output 'logits'")
 
 
 def _before_the_cache(graph: ir.Graph) -> int:

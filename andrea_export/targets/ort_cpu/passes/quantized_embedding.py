@@ -5,16 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
-from andrea_export.graph.passes.graph_edits import (
-    MS_DOMAIN,
-    array_of,
-    constant,
-    drop_dead_nodes,
-    import_ms_domain,
-    module_of,
-    replace_output,
-)
+from andrea_export.graph.passes.graph_edits import MS_DOMAIN, array_of, constant, node_beside, nodes_of, replace_node
 from andrea_export.targets.ort_cpu.passes.blockwise_weights import nbits_attributes
 from andrea_export.targets.ort_cpu.passes.tied_head import EMBEDDING, head_of
 from andrea_export.targets.ort_cpu.quantization import block_codes, widest_block
@@ -48,33 +39,24 @@ class QuantizedEmbedding(ir.passes.InPlacePass):
         rows = constant(graph, ROWS, quantized.codes.reshape(v, c))
         blocks = constant(graph, BLOCKS, quantized.codes)
         scales = constant(graph, "token_embed.weight_block_scale", quantized.scales)
-        new_gather = ir.Node(
-            MS_DOMAIN,
+        new_gather = node_beside(
+            gather,
             "GatherBlockQuantized",
             [rows, gather.inputs[1], scales],
-            [
-                ir.AttrInt64("block_size", block_size),
-                ir.AttrInt64("bits", 8),
-                ir.AttrInt64("gather_axis", 0),
-                ir.AttrInt64("quantize_axis", 1),
-            ],
-            name=str(gather.name),
-            metadata_props={MODULE_KEY: module_of(gather)},
+            str(gather.name),
+            domain=MS_DOMAIN,
+            attributes={"block_size": block_size, "bits": 8, "gather_axis": 0, "quantize_axis": 1},
         )
-        new_head = ir.Node(
-            MS_DOMAIN,
+        new_head = node_beside(
+            head,
             "MatMulNBits",
             [head.inputs[0], blocks, scales],
-            nbits_attributes(c, v, bits=8, block_size=block_size),
-            name=str(head.name),
-            metadata_props={MODULE_KEY: module_of(head)},
+            str(head.name),
+            domain=MS_DOMAIN,
+            attributes=nbits_attributes(c, v, bits=8, block_size=block_size),
         )
-        for old, new in ((gather, new_gather), (head, new_head)):
-            graph.insert_after(old, new)
-            new.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-            replace_output(graph, old.outputs[0], new.outputs[0])
-        drop_dead_nodes(graph)
-        import_ms_domain(model)
+        replace_node(graph, gather, new_gather)
+        replace_node(graph, head, new_head)
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
@@ -84,7 +66,7 @@ class QuantizedEmbedding(ir.passes.InPlacePass):
 
 
 def _gather_of(model: ir.Model) -> ir.Node:
-    for node in model.graph:
-        if node.op_type == "Gather" and node.inputs[0] is model.graph.initializers.get(EMBEDDING):
+    for node in nodes_of(model, "Gather"):
+        if node.inputs[0] is model.graph.initializers.get(EMBEDDING):
             return node
     raise PassError(f"the graph has no Gather from {EMBEDDING}")

@@ -37,7 +37,8 @@ class ScaledRows(ir.passes.InPlacePass):
         """Puts the division before each product, and the multiplication and the bias after it."""
         graph = model.graph
         for name, product in zip(self.modules, self._layers(model), strict=True):
-            floor = _shared(graph, "scaled_rows.floor", np.array(np.finfo(np.float32).tiny, np.float32))
+            floor = _shared(graph, "scaled_rows.floor", np.array([np.finfo(np.float32).tiny], np.float32))
+            floor.shape = ir.Shape([])  # as the files say that are already sealed; runtimes read the tensor's own
             last = _shared(graph, "scaled_rows.axes", np.array([-1], np.int64))
             x, y, bias = product.inputs[0], product.outputs[0], product.inputs[4]
             sizes = _node("Abs", [x], f"{name}/abs", product)
@@ -77,4 +78,4 @@ def _shared(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
 
 
 def _node(op_type: str, inputs: list[ir.Value | None], name: str, beside: ir.Node) -> ir.Node:
-    return node_beside(beside, op_type, inputs, name, value=f"{name}:scaled_rows", dtype=ir.DataType.FLOAT)
+    return node_beside(beside, op_type, inputs, name, outputs=(f"{name}:scaled_rows",), dtype=ir.DataType.FLOAT)

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.names import SEQLENS, TOTAL
 from andrea_export.graph.passes.graph_edits import (
+    HINT,
     MS_DOMAIN,
+    check_none_left,
     drop_dead_nodes,
     graph_input,
-    import_ms_domain,
-    module_of,
+    node_beside,
+    nodes_of,
     producer_of,
     replace_output,
 )
@@ -46,17 +47,16 @@ class SharedCache(ir.passes.InPlacePass):
 
     def requires(self, model: ir.Model) -> None:
         """Checks every attention's surroundings."""
-        if not _attention_nodes(model):
-            raise PassError(
-                "the graph has no Attention node", hint="start from the model.onnx that andrea-export wrote"
-            )
-        for node in _attention_nodes(model):
+        attentions = nodes_of(model, "Attention")
+        if not attentions:
+            raise PassError("the graph has no Attention node", hint=HINT)
+        for node in attentions:
             _site(model.graph, node)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replaces each attention, then drops the mask and what computed it."""
         graph = model.graph
-        sites = [_site(graph, node) for node in _attention_nodes(model)]
+        sites = [_site(graph, node) for node in nodes_of(model, "Attention")]
         mask = graph_input(graph, "attention_mask")
         seqlens = ir.Value(name=SEQLENS, shape=ir.Shape(["batch"]), type=ir.TensorType(ir.DataType.INT32))
         total = ir.Value(name=TOTAL, shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT32))
@@ -68,21 +68,16 @@ class SharedCache(ir.passes.InPlacePass):
         graph.inputs[:] = [
             replacement for value in graph.inputs for replacement in ((seqlens, total) if value is mask else (value,))
         ]
-        import_ms_domain(model)
+        model.opset_imports[MS_DOMAIN] = 1
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
         """Checks that every block's cache is shared."""
-        if left := _attention_nodes(model):
-            raise PassError(f"Attention nodes are left: {', '.join(str(node.name) for node in left)}")
-        num_shared = sum(node.op_type == "GroupQueryAttention" for node in model.graph)
+        check_none_left(model, "Attention")
+        num_shared = len(nodes_of(model, "GroupQueryAttention", MS_DOMAIN))
         num_caches = sum(str(value.name).startswith("past_key_values.") for value in model.graph.inputs)
         if 2 * num_shared != num_caches:
             raise PassError(f"{num_shared} GroupQueryAttention nodes for {num_caches} past keys and values")
-
-
-def _attention_nodes(model: ir.Model) -> list[ir.Node]:
-    return [node for node in model.graph if node.op_type == "Attention" and node.domain == ""]
 
 
 def _site(graph: ir.Graph, node: ir.Node) -> _Site:
@@ -94,7 +89,9 @@ def _site(graph: ir.Graph, node: ir.Node) -> _Site:
         before, new = concat.inputs
         assert value is not None and before is not None
         if before not in graph.inputs:
-            raise PassError(f"'{node.name}': the past of '{value.name}' is '{before.name}', no input of the graph")
+            raise PassError(
+                f"'{node.name}': the past of '{value.name}' is '{before.name}', which is not an input of the graph"
+            )
         present.append(value)
         past.append(before)
         sources.append(_heads_from(new))
@@ -134,16 +131,16 @@ def _replace(graph: ir.Graph, site: _Site, seqlens: ir.Value, total: ir.Value) -
         assert value.shape is not None
         value.shape = ir.Shape([value.shape[0], value.shape[1], "capacity", value.shape[3]])
     name = str(site.context.name)
-    outputs = [ir.Value(name=f"{name}:{index}", type=ir.TensorType(ir.DataType.FLOAT)) for index in range(3)]
-    node = ir.Node(
-        MS_DOMAIN,
+    node = node_beside(
+        site.node,
         "GroupQueryAttention",
         [site.qkv, None, None, *site.past, seqlens, total],
-        [ir.AttrInt64("num_heads", num_heads), ir.AttrInt64("kv_num_heads", num_heads)],
-        outputs=outputs,
-        name=name,
-        metadata_props={MODULE_KEY: module_of(site.node)},
+        name,
+        domain=MS_DOMAIN,
+        attributes={"num_heads": num_heads, "kv_num_heads": num_heads},
+        outputs=[f"{name}:{index}" for index in range(3)],
+        dtype=ir.DataType.FLOAT,
     )
     graph.insert_after(site.node, node)
-    for old, new in zip((site.context, *site.present), outputs, strict=True):
+    for old, new in zip((site.context, *site.present), node.outputs, strict=True):
         replace_output(graph, old, new)

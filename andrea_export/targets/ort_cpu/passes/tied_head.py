@@ -5,14 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
-from andrea_export.graph.passes.graph_edits import (
-    MS_DOMAIN,
-    drop_dead_nodes,
-    import_ms_domain,
-    module_of,
-    replace_output,
-)
+from andrea_export.graph.passes.graph_edits import HINT, MS_DOMAIN, graph_output, node_beside, producer_of, replace_node
 
 EMBEDDING = "token_embed.weight"
 
@@ -34,18 +27,9 @@ class TiedHead(ir.passes.InPlacePass):
         """Replaces the product and drops the Transpose."""
         graph = model.graph
         head = head_of(model)
-        fused = ir.Node(
-            MS_DOMAIN,
-            "FusedMatMul",
-            [head.inputs[0], graph.initializers[EMBEDDING]],
-            [ir.AttrInt64("transB", 1)],
-            name=str(head.name),
-            metadata_props={MODULE_KEY: module_of(head)},
-        )
-        graph.insert_after(head, fused)
-        replace_output(graph, head.outputs[0], fused.outputs[0])
-        drop_dead_nodes(graph)
-        import_ms_domain(model)
+        inputs = [head.inputs[0], graph.initializers[EMBEDDING]]
+        fused = node_beside(head, "FusedMatMul", inputs, str(head.name), domain=MS_DOMAIN, attributes={"transB": 1})
+        replace_node(graph, head, fused)
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
@@ -57,16 +41,8 @@ class TiedHead(ir.passes.InPlacePass):
 
 def head_of(model: ir.Model) -> ir.Node:
     """The canonical head: MatMul of the final norm with the transposed embedding. Raises PassError if it is not so."""
-    graph = model.graph
-    logits = next((value for value in graph.outputs if value.name == "logits"), None)
-    head = None if logits is None else logits.producer()
-    if head is None or head.op_type != "MatMul":
-        raise PassError("the graph has no MatMul that gives 'logits'")
-    transpose = None if head.inputs[1] is None else head.inputs[1].producer()
-    if (
-        transpose is None
-        or transpose.op_type != "Transpose"
-        or transpose.inputs[0] is not graph.initializers.get(EMBEDDING)
-    ):
-        raise PassError(f"the head does not multiply with the transposed {EMBEDDING}")
+    head = producer_of(graph_output(model.graph, "logits"), "MatMul")
+    transpose = producer_of(head.inputs[1], "Transpose")
+    if transpose.inputs[0] is not model.graph.initializers.get(EMBEDDING):
+        raise PassError(f"the head does not multiply with the transposed {EMBEDDING}", hint=HINT)
     return head

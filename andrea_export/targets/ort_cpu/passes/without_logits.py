@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.passes.graph_edits import drop_dead_nodes
+from andrea_export.graph.passes.graph_edits import drop_dead_nodes, graph_output
 
 
 class WithoutLogits(ir.passes.InPlacePass):
@@ -16,13 +16,12 @@ class WithoutLogits(ir.passes.InPlacePass):
 
     def requires(self, model: ir.Model) -> None:
         """Checks that there are logits."""
-        if not any(value.name == "logits" for value in model.graph.outputs):
-            raise PassError("the graph has no output 'logits'")
+        graph_output(model.graph, "logits")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Drops the output, then what is dead."""
         graph = model.graph
-        graph.outputs[:] = [value for value in graph.outputs if value.name != "logits"]
+        graph.outputs.remove(graph_output(graph, "logits"))
         drop_dead_nodes(graph)
         return ir.passes.PassResult(model, modified=True)
 

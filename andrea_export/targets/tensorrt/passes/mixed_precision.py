@@ -8,9 +8,8 @@ import onnx_ir as ir
 
 from andrea_export.core.dtypes import DTYPES, DType
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.precision import Precision
-from andrea_export.graph.passes.graph_edits import module_of
+from andrea_export.graph.passes.graph_edits import cast_beside, module_of
 
 _FP32 = ir.DataType.FLOAT
 _FLOATS = frozenset(ir.DataType(row.onnx) for row in DTYPES.values() if row.name in ("fp32", "fp16", "bf16"))
@@ -97,17 +96,7 @@ class MixedPrecision(ir.passes.InPlacePass):
         strangers = [use for use in value.uses() if self._is_half(use.node) != (value.dtype == half)]
         if not strangers:
             return
-        label = f"{value.name}/Cast"
-        to = _FP32 if value.dtype == half else half
-        cast = ir.Node(
-            "",
-            "Cast",
-            [value],
-            [ir.AttrInt64("to", to)],
-            outputs=[ir.Value(name=label, type=ir.TensorType(to))],
-            name=label,
-            metadata_props={MODULE_KEY: module_of(producer)},
-        )
+        cast = cast_beside(producer, value, _FP32 if value.dtype == half else half, f"{value.name}/Cast")
         graph.insert_after(producer, cast)
         for use in strangers:
             use.node.replace_input_with(use.idx, cast.outputs[0])

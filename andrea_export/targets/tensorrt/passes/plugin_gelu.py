@@ -5,11 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.graph.passes.gelu_nodes import check_gelu_nodes, remove_function
-from andrea_export.operators.rows import CustomOp
+from andrea_export.graph.passes.gelu_nodes import GeluPass, check_gelu_nodes
 
 
-class PluginGelu(ir.passes.InPlacePass):
+class PluginGelu(GeluPass):
     """Every GELU node names its plugin and has no function body that a parser could take instead.
 
     Requires: GELU nodes with the attributes that name the plugin. Ensures: the same, and no local function. Raises:
@@ -17,17 +16,9 @@ class PluginGelu(ir.passes.InPlacePass):
     ones, and any on which an attribute is lost, take the local function.
     """
 
-    def __init__(self, op: CustomOp) -> None:
-        super().__init__()
-        self.op = op
-
-    def requires(self, model: ir.Model) -> None:
-        """Checks the nodes' attributes."""
-        check_gelu_nodes(model, self.op)
-
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Removes the function body."""
-        return ir.passes.PassResult(model, modified=remove_function(model, self.op))
+        return ir.passes.PassResult(model, modified=self.remove_function(model))
 
     def ensures(self, model: ir.Model) -> None:
         """Checks that nothing but the plugin is left."""
