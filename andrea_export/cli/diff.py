@@ -35,6 +35,7 @@ def diff(
         str, typer.Argument(help="A checkpoint, ONNX file, bundle (DIR, DIR#tensorrt-rtx-fp16) or trace.")
     ],
     candidate: Annotated[str, typer.Argument(help="The same, to be compared with it.")],
+    *,
     policy: PolicyOption = None,
     inputs: InputsOption = None,
     text: TextOption = None,
@@ -59,7 +60,8 @@ def diff(
     from andrea_export.compare.sources.base import same_model
     from andrea_export.core.names import layer_names
     from andrea_export.report.render.terminal import report_lines
-    from andrea_export.validation import diff as engine
+    from andrea_export.validation.diff import diff as compared
+    from andrea_export.validation.diff import inputs_for
     from andrea_export.validation.opening import Sources
 
     terms = terms_from(policy, baseline)
@@ -71,8 +73,8 @@ def diff(
         config = first.identity.config
         same_model(first.identity, second.identity)
         terms.policy.check_names(layer_names(config), ())  # before anything is run
-        given = engine.inputs_for([first, second], config, file=inputs, text=text, language_model=language_model)
-        report = engine.diff(first, [second], given, terms, progress=progress)
+        given = inputs_for([first, second], config, file=inputs, text=text, language_model=language_model)
+        report = compared(first, [second], given, terms, progress=progress)
     html = write_reports(output, report) if output is not None else None
     lines = report_lines(report, f"{candidate} against {reference}", html=html, screen=screen())
     show(report, lines, as_json=as_json)
@@ -97,9 +99,8 @@ def write_reports(folder: Path, report: Report) -> Path:
     from andrea_export.report.render import render
 
     folder.mkdir(parents=True, exist_ok=True)
-    html = folder / "report.html"
     write_whole(folder / "junit.xml", render(report, "junit"))
     write_whole(folder / "report.md", render(report, "markdown"))
-    write_whole(html, render(report, "html"))
+    write_whole(folder / "report.html", render(report, "html"))
     write_whole(folder / "report.json", render(report, "json"))
-    return html
+    return folder / "report.html"

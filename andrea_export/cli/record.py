@@ -30,10 +30,10 @@ def record(
 
     The trace is REFERENCE or CANDIDATE of a later `diff`, on a machine that need not have what SOURCE runs on.
     """
-    from andrea_export.compare import recording as recorder
+    from andrea_export.compare.recording import record as recording_of
     from andrea_export.compare.trace_file import write_trace
     from andrea_export.core.hashing import sha256_of
-    from andrea_export.validation import diff as engine
+    from andrea_export.validation.diff import inputs_for
     from andrea_export.validation.opening import Sources
 
     if output.is_dir() or not output.absolute().parent.is_dir():
@@ -43,10 +43,8 @@ def record(
         opened = sources.open(source, precision="fp64")
         if opened.recorded() is not None:
             raise UsageError(f"{source} is a trace already")
-        given = engine.inputs_for(
-            [opened], opened.identity.config, file=inputs, text=text, language_model=language_model
-        )
-        write_trace(recorder.record(opened, given, progress=progress), output)
+        given = inputs_for([opened], opened.identity.config, file=inputs, text=text, language_model=language_model)
+        write_trace(recording_of(opened, given, progress=progress), output)
     facts = {
         "trace": str(output),
         "name": opened.identity.name,

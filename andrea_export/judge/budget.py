@@ -1,4 +1,4 @@
-"""Budgets and verdicts: what error a layer may have, where that figure comes from, and whether it was kept.
+"""Budgets: what error a layer may have, where that figure comes from, and which figures do not keep it.
 
     budget(metric) = K · max(error torch itself makes in this precision, one rounding of the layer's type)
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.report.metrics import METRICS, ErrorSums
-from andrea_export.report.schema import Failure, Number, Relation, Verdict
+from andrea_export.report.schema import Failure, Number, Relation
 
 # torch's error is one draw of a precision's rounding errors; another summation order, another exp is another draw.
 # scripts/measure_budget_ratio.py on an AMD EPYC, onnxruntime 1.32 on the CPU: in fp32, over 747 layers (tiny,
@@ -69,7 +69,7 @@ def relation_of(metric: str) -> Relation:
 def failures_of(metrics: Mapping[str, Number], budget: Mapping[str, float]) -> tuple[Failure, ...]:
     """Every metric that is out of its budget, and every NaN or Inf; a metric that was not measured fails as NaN.
 
-    Comparing nothing at all is a failure too: ``num_values`` at least 1.
+    A layer passes where this is empty. Comparing nothing at all is a failure too: ``num_values`` at least 1.
     """
     failures = [
         Failure(metric=name, relation=relation_of(name), expected=limit, obtained=float(metrics.get(name, math.nan)))
@@ -91,11 +91,6 @@ def keeps(value: float, limit: float, relation: Relation) -> bool:
     if not math.isfinite(value):
         return False
     return value <= limit if relation == "at most" else value >= limit
-
-
-def verdict_of(error: ErrorSums, budget: Mapping[str, float]) -> Verdict:
-    """pass only if every metric is within budget and every value was finite; comparing nothing at all is no pass."""
-    return "fail" if failures_of(error.as_metrics(), budget) else "pass"
 
 
 def derived_budget(metrics: Mapping[str, Number], delta: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The policy: what is allowed. Read from TOML, validated whole, stored in the report it judged.
+"""The policy: what is allowed. Read from TOML, validated at once, stored in the report it judged.
 
 Owns the keys, their defaults and reasons, and which rule applies where; judges nothing itself.
 """
@@ -221,7 +221,7 @@ def policy_from_toml(file: Path) -> tuple[Policy, dict[str, str]]:
         values = tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise PolicyError(f"policy {file}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # TOML, UTF-8, or what no parser takes
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or nested too deeply
         raise PolicyError(f"policy {file} is not TOML: {error}") from None
     schema = values.get("schema")
     if schema != SCHEMA:
@@ -245,7 +245,7 @@ def policy_as_mapping(policy: Policy, origin: Mapping[str, str] | None = None) -
 
 
 def policy_from_mapping(mapping: Mapping[str, Any]) -> Policy:
-    """The policy stored in a report. Raises PolicyError if it is none of this version's."""
+    """The policy stored in a report. Raises PolicyError if this version does not know its keys."""
     try:
         return _POLICY.validate_python({key: value for key, value in mapping.items() if key not in ("name", "sha256")})
     except ValidationError as error:

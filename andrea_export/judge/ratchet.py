@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 from andrea_export.core.errors import MismatchError
 from andrea_export.judge.budget import keeps, relation_of
 from andrea_export.judge.policy import Policy
-from andrea_export.report.schema import LanguageModelRow, LayerRow, Number, RatchetRow, Relation, Report
+from andrea_export.report.schema import ErrorName, LanguageModelRow, LayerRow, Number, RatchetRow, Relation, Report
 
-ErrorName = Literal["accumulated", "local", "language model"]
 Figures = dict[tuple[str, str, ErrorName], tuple[Mapping[str, Number], Mapping[str, float]]]
 
 _BEST_IS_ONE = ("cosine", "top1_agreement", "top5_overlap")

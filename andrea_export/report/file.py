@@ -59,8 +59,8 @@ def report_from_json(file: Path) -> Report:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ReportError(f"report {file}: {error.strerror}") from None
-    except ValueError as error:  # JSONDecodeError, or bytes that are no UTF-8
-        raise ReportError(f"report {file} is no JSON: {error}", hint="is it whole?") from None
+    except ValueError as error:  # JSONDecodeError, or bytes that are not UTF-8
+        raise ReportError(f"report {file} is not JSON: {error}", hint="was it cut short?") from None
     found = content.get("schema") if isinstance(content, dict) else None
     if found != SCHEMA:
         _refuse_schema(file, found)
@@ -80,7 +80,7 @@ def _refuse_schema(file: Path, found: object) -> NoReturn:
             f"report {file} has schema {found!r}, expected {SCHEMA!r}",
             hint="use the version of andrea-export that wrote it, or make it again",
         )
-    raise ReportError(f"{file} is no report: it has schema {found!r}, expected {SCHEMA!r}")
+    raise ReportError(f"{file} is not a report: it has schema {found!r}, expected {SCHEMA!r}")
 
 
 def report_json_schema() -> dict[str, Any]:

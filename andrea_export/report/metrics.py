@@ -175,18 +175,11 @@ class LayerErrors:
 
     def as_metrics(self) -> dict[str, int | float]:
         """The metrics a report row shows, ULPs included."""
-        ulps = self._all_ulps()
-        if not ulps.size:
-            return self.sums.as_metrics()
-        rank = max(0, math.ceil(0.999 * ulps.size) - 1)
-        metrics = self.sums.as_metrics()
-        position = list(metrics).index("max_reference")
-        figures = list(metrics.items())
-        figures[position:position] = [
-            ("max_ulp", float(ulps.max())),
-            ("p999_ulp", float(np.partition(ulps, rank)[rank])),
-        ]
-        return dict(figures)
+        figures, ulps = self.sums.as_metrics(), self._all_ulps()
+        if ulps.size:
+            rank = max(0, math.ceil(0.999 * ulps.size) - 1)
+            figures.update(max_ulp=float(ulps.max()), p999_ulp=float(np.partition(ulps, rank)[rank]))
+        return {name: figures[name] for name in METRICS if name in figures}
 
     def spread(self) -> Spread | None:
         """Where the error sits; None where no case came with its positions, or the layer has none."""
@@ -237,7 +230,7 @@ def _pieces(reference: Array, candidate: Array) -> Iterator[tuple[Float64s, Floa
 def ulp_distance(reference: Array, candidate: Array, dtype: str) -> npt.NDArray[np.unsignedinteger[Any]]:
     """Steps of a type between each pair of values, flat; both are rounded to the type first. NaN is left out.
 
-    For whole numbers and bools it is the difference itself.
+    For integers and bools it is the difference itself.
     Source: the bits of IEEE 754 values of one sign are ordered like the values.
     """
     own = DTYPES[dtype].numpy
@@ -257,7 +250,7 @@ _BITS = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def _ordered(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
-    """Whole numbers that are as far apart as the values are in steps of the type: −0 and +0 are one number."""
+    """Integers that are as far apart as the values are in steps of the type: −0 and +0 are one number."""
     if dtype.kind in "biu":
         return values.astype(np.int64)
     with np.errstate(over="ignore", invalid="ignore"):  # beyond the type's range a value is infinite in it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ PLUGIN_MATHS = "plugin-maths-"
 Verdict = Literal["pass", "fail", "not-measured"]
 Number = int | float
 Relation = Literal["at most", "at least"]
+ErrorName = Literal["accumulated", "local", "language model"]
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -143,7 +144,7 @@ class RatchetRow:
     candidate: str
     name: str
     """The layer, or the language model's case."""
-    error: Literal["accumulated", "local", "language model"]
+    error: ErrorName
     metric: str
     relation: Relation
     baseline: float
@@ -242,18 +243,15 @@ class Report:
         A layer is at fault where its local error is out of budget, it is missing, or a failed check names it. Only
         where there is none, the first layer whose accumulated error is out of budget.
         """
+        checked = [check.layer for check in self.checks if check.verdict == "fail" and check.layer is not None]
+        at_fault = [*checked, *(row.name for row in self.layers if is_at_fault(row))]
+        failed = [row.name for row in self.layers if row.verdict == "fail"]
+        return min(at_fault or failed, key=self.position_of(), default=None)
+
+    def position_of(self) -> Callable[[str], int]:
+        """A layer's name → its position in model order; a name that is not in it comes last."""
         order = {name: index for index, name in enumerate(self.layer_order)}
-
-        def first(names: Iterator[str]) -> str | None:
-            return min(names, key=lambda name: order.get(name, len(order)), default=None)
-
-        at_fault = first(iter([*self._checked_layers(), *(row.name for row in self.layers if is_at_fault(row))]))
-        return at_fault or first(row.name for row in self.layers if row.verdict == "fail")
-
-    def _checked_layers(self) -> Iterator[str]:
-        for check in self.checks:
-            if check.verdict == "fail" and check.layer is not None:
-                yield check.layer
+        return lambda name: order.get(name, len(order))
 
 
 def is_at_fault(row: LayerRow) -> bool:

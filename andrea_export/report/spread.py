@@ -34,7 +34,7 @@ class SpreadSums:
         """Adds one case: ``error`` ``[B, S, C]`` or, for caches and masks, ``[B, H, S, D]``, NaN as infinite.
 
         ``positions_BK`` are the positions of every token the case can see, the S of the layer last; −1 is padding,
-        whose error is no token's and is left out of the positions.
+        whose error belongs to no token and is left out of the positions.
         """
         if error.ndim == 3:
             by_token, by_channel = error.max(axis=2), error.max(axis=(0, 1))

@@ -275,9 +275,9 @@ def test_reports(andrea: Andrea, pair: tuple[Path, Path], tmp_path: Path) -> Non
     file = tmp_path / "other.json"
     for content, message in (
         (json.dumps({**good, "schema": "andrea-export/report/3"}), "has schema 'andrea-export/report/3'"),
-        (json.dumps({**good, "schema": "other"}), "is no report"),
-        ("[]", "is no report"),
-        ("{", "is no JSON"),
+        (json.dumps({**good, "schema": "other"}), "is not a report"),
+        ("[]", "is not a report"),
+        ("{", "is not JSON"),
         (json.dumps({**good, "layers": [{"name": "x"}]}), "is damaged: layers.0"),
         (json.dumps({**good, "unknown": 1}), "is damaged: unknown"),
     ):

@@ -37,7 +37,7 @@ def test_a_file_is_written_whole_and_named_on_stderr(andrea: Any, report_file: P
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("", "is no JSON"), ("[]", "is no report"), ('{"schema": "andrea-export/report/99"}', "report/99"),
+    [("", "is not JSON"), ("[]", "is not a report"), ('{"schema": "andrea-export/report/99"}', "report/99"),
      ('{"schema": "andrea-export/report/2"}', "is damaged")],
 )  # fmt: skip
 def test_what_is_no_report_is_one_line(andrea: Any, tmp_path: Path, content: str, said: str) -> None:

@@ -16,7 +16,7 @@ from andrea_export.compare.session_run import run_case
 from andrea_export.core.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.core.names import layer_names, present_names
 from andrea_export.core.precision import PRECISIONS, EnginePrecision
-from andrea_export.judge.budget import budget_of, verdict_of
+from andrea_export.judge.budget import budget_of, failures_of
 from andrea_export.report.metrics import ErrorSums
 from andrea_export.sessions.base import Session
 from andrea_export.sessions.torch_reference import TorchSession
@@ -106,7 +106,7 @@ def compare_layers(engine: Session, references: References) -> LayerComparison:
             torch_error.add(truth[name], same[name])
         budget = budget_of(torch_error, dtype_from_numpy(obtained[0][name].dtype).name)
         compared.append(name)
-        if verdict_of(error, budget) != "pass":
+        if failures_of(error.as_metrics(), budget):
             out.append(name)
         if budget["relative_l2"] > 0:  # the mask is exact, or it is out of budget
             worst = max(worst, (error.relative_l2 / budget["relative_l2"], name))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from andrea_export.judge.budget import K, budget_of, verdict_of
+from andrea_export.judge.budget import K, budget_of, failures_of
 from andrea_export.report.metrics import ErrorSums
 from andrea_export.report.schema import Candidate, Check, LayerRow, Report
 
@@ -53,7 +53,7 @@ def test_relative_l2_and_cosine() -> None:
 )
 def test_what_must_never_pass(reference: list[float], candidate: list[float]) -> None:
     exact = sums(np.zeros(1), np.zeros(1))
-    assert verdict_of(sums(reference, candidate), budget_of(exact, "fp32")) == "fail"
+    assert failures_of(sums(reference, candidate).as_metrics(), budget_of(exact, "fp32"))
 
 
 def test_the_budget_is_torchs_error_or_one_rounding() -> None:
@@ -66,9 +66,9 @@ def test_the_budget_is_torchs_error_or_one_rounding() -> None:
 
 def test_the_boundary_is_part_of_the_budget() -> None:
     error = sums([1.0], [1.5])
-    assert verdict_of(error, {"max_abs": 0.5, "relative_l2": 0.5}) == "pass"
-    assert verdict_of(error, {"max_abs": np.nextafter(0.5, 0), "relative_l2": 0.5}) == "fail"
-    assert verdict_of(error, {"max_abs": 0.5, "relative_l2": np.nextafter(0.5, 0)}) == "fail"
+    assert not failures_of(error.as_metrics(), {"max_abs": 0.5, "relative_l2": 0.5})
+    assert failures_of(error.as_metrics(), {"max_abs": np.nextafter(0.5, 0), "relative_l2": 0.5})
+    assert failures_of(error.as_metrics(), {"max_abs": 0.5, "relative_l2": np.nextafter(0.5, 0)})
 
 
 def report(

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 Format = Literal["html", "junit", "markdown", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-SUFFIXES: dict[Format, str] = {"html": ".html", "junit": ".xml", "markdown": ".md", "json": ".json"}
 
 
 def render(report: Report, kind: Format) -> str:

@@ -18,6 +18,7 @@ from andrea_export.core.numbers import json_values
 from andrea_export.report.render.wording import (
     Finding,
     counts,
+    errors_of,
     figure,
     findings,
     headline,
@@ -30,7 +31,6 @@ from andrea_export.report.schema import (
     LayerRow,
     LocalError,
     Report,
-    UlpHistogram,
     WorstElement,
     is_at_fault,
 )
@@ -79,7 +79,7 @@ def _as_script_json(value: Any) -> str:
 
 def _page(report: Report) -> dict[str, Any]:
     """What the script draws from; a figure that is not finite is a string, as in the report's own JSON."""
-    errors = [error for row in report.layers for error in (row, row.local) if error is not None]
+    errors = [error for row in report.layers for _, error in errors_of(row)]
     names = tuple(dict.fromkeys(name for error in errors for name in (*error.metrics, *error.budget)))
     rows = [row for candidate in report.candidates for row in rows_of(report, candidate.name)]
     return {
@@ -116,7 +116,9 @@ def _row_view(row: LayerRow, names: Sequence[str]) -> dict[str, Any]:
     if row.worst is not None:
         view["worst"] = _element_view(row.worst)
     if row.ulp_histogram is not None:
-        view["ulp"] = _ulp_view(row.ulp_histogram)
+        # Each layer has as many bins as its largest distance needs.
+        bins = zip(row.ulp_histogram.edges, row.ulp_histogram.counts, strict=True)
+        view["ulp"] = [[edge, count] for edge, count in bins]
     if row.spread is not None:
         view["spread"] = {
             "cases": row.spread.cases,
@@ -133,10 +135,7 @@ def _row_view(row: LayerRow, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _local_view(local: LocalError, names: Sequence[str]) -> dict[str, Any]:
-    view: dict[str, Any] = {
-        "verdict": local.verdict,
-        **_error_view(local, names),
-    }
+    view: dict[str, Any] = {"verdict": local.verdict, **_error_view(local, names)}
     if local.worst is not None:
         view["worst"] = _element_view(local.worst)
     if local.reason:
@@ -145,7 +144,7 @@ def _local_view(local: LocalError, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _error_view(error: LayerRow | LocalError, names: Sequence[str]) -> dict[str, Any]:
-    """Figures in the order of ``names``, null where there is none: the names would be half of a large page."""
+    """Figures in the order of ``names``, null where one is missing: the names would be half of a large page."""
     view: dict[str, Any] = {
         "metrics": [json_values(error.metrics[name]) if name in error.metrics else None for name in names],
         "budget": [json_values(error.budget[name]) if name in error.budget else None for name in names],
@@ -159,24 +158,9 @@ def _element_view(element: WorstElement) -> list[Any]:
     return [element.case, list(element.index), json_values(element.reference), json_values(element.candidate)]
 
 
-def _ulp_view(histogram: UlpHistogram) -> list[list[int]]:
-    """[edge, count] of every bin: each layer has as many as its largest distance needs."""
-    return [[edge, count] for edge, count in zip(histogram.edges, histogram.counts, strict=True)]
-
-
 def _candidate_view(report: Report, candidate: Candidate) -> dict[str, Any]:
     num_layers, num_failed = counts(report, candidate)
-    return {
-        "name": candidate.name,
-        "precision": candidate.precision,
-        "verdict": candidate.verdict,
-        "reason": candidate.reason,
-        "num_layers": num_layers,
-        "num_within": num_layers - num_failed,
-        "first_failure": candidate.first_failure,
-        "facts": candidate.facts,
-        "provenance": candidate.provenance,
-    }
+    return {**asdict(candidate), "num_layers": num_layers, "num_within": num_layers - num_failed}
 
 
 def _finding_view(finding: Finding) -> dict[str, str]:
@@ -195,16 +179,13 @@ def _worst_elements(report: Report) -> list[dict[str, Any]]:
     """The layers' worst elements, those of the largest share of their budget first."""
     found: list[tuple[float, dict[str, Any]]] = []
     for row in report.layers:
-        for error, worst, metrics, budget in (
-            ("accumulated", row.worst, row.metrics, row.budget),
-            *([("local", row.local.worst, row.local.metrics, row.local.budget)] if row.local else []),
-        ):
-            if worst is not None:
-                share, _ = worst_share(metrics, budget, report.metrics)
+        for kind, error in errors_of(row):
+            if (worst := error.worst) is not None:
+                share, _ = worst_share(error.metrics, error.budget, report.metrics)
                 view = {
                     "name": row.name,
                     "candidate": row.candidate,
-                    "error": error,
+                    "error": kind,
                     "case": worst.case,
                     "index": ", ".join(map(str, worst.index)),
                     "reference": worst.reference,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from andrea_export.report.schema import Candidate, Failure, LayerRow, Metric, Report, is_at_fault
+from andrea_export.report.schema import Candidate, Failure, LayerRow, LocalError, Metric, Report, is_at_fault
 
 SIGNS = {"at most": "≤", "at least": "≥"}
 
@@ -98,15 +98,19 @@ def worst_of(rows: Iterable[LayerRow], table: Mapping[str, Metric]) -> Worst | N
     """The worst figure of these layers, accumulated and local alike; None where nothing is judged."""
     found = []
     for row in rows:
-        parts = [("accumulated", row.metrics, row.budget)]
-        if row.local is not None:
-            parts.append(("local", row.local.metrics, row.local.budget))
-        for error, metrics, budget in parts:
-            share, metric = worst_share(metrics, budget, table)
+        for kind, error in errors_of(row):
+            share, metric = worst_share(error.metrics, error.budget, table)
             if metric:
-                value = float(metrics[metric])
-                found.append(Worst(share=share, error=error, metric=metric, value=value, layer=row.name))
+                value = float(error.metrics[metric])
+                found.append(Worst(share=share, error=kind, metric=metric, value=value, layer=row.name))
     return max(found, default=None, key=lambda worst: worst.share)
+
+
+def errors_of(row: LayerRow) -> Iterator[tuple[str, LayerRow | LocalError]]:
+    """The accumulated error of a layer and, where it has one, the local."""
+    yield "accumulated", row
+    if row.local is not None:
+        yield "local", row.local
 
 
 def is_higher_better(metric: str, table: Mapping[str, Metric]) -> bool:
@@ -116,9 +120,8 @@ def is_higher_better(metric: str, table: Mapping[str, Metric]) -> bool:
 
 def rows_of(report: Report, candidate: str) -> list[LayerRow]:
     """The layers of one candidate in model order."""
-    order = {name: index for index, name in enumerate(report.layer_order)}
-    rows = [row for row in report.layers if row.candidate == candidate]
-    return sorted(rows, key=lambda row: order.get(row.name, len(order)))
+    position = report.position_of()
+    return sorted((row for row in report.layers if row.candidate == candidate), key=lambda row: position(row.name))
 
 
 def findings(report: Report) -> tuple[Finding, ...]:
@@ -157,9 +160,9 @@ def counts(report: Report, candidate: Candidate) -> tuple[int, int]:
 
 
 def _layer_findings(report: Report) -> Iterator[Finding]:
-    order = {name: index for index, name in enumerate(report.layer_order)}
+    position = report.position_of()
     failed = [row for row in report.layers if row.verdict == "fail"]
-    failed.sort(key=lambda row: (not is_at_fault(row), order.get(row.name, len(order))))
+    failed.sort(key=lambda row: (not is_at_fault(row), position(row.name)))
     candidates_at_fault = {row.candidate for row in failed if is_at_fault(row)}
     for row in failed:
         inherited = not is_at_fault(row) and row.candidate in candidates_at_fault
