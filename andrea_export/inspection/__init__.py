@@ -13,22 +13,18 @@ from typing import Any
 from andrea_export.core.errors import UsageError
 from andrea_export.inspection.arithmetic import parameter_counts
 from andrea_export.inspection.bundle_folder import inspect_bundle
-from andrea_export.inspection.facts import Inspection
+from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection
 from andrea_export.inspection.files import inspect_file
 
 __all__ = ["Inspection", "inspect_path", "inspection_as_json"]
 
 
 def inspect_path(path: Path) -> Inspection:
-    """What the path is. Raises: UsageError for a path that is missing or none of the kinds, and the reader's own error
+    """What the path is. Raises: UsageError for a path that is missing or of no known kind, and the reader's own error
     for one that is damaged."""
-    if path.is_dir():
-        return inspect_bundle(path)
     if not path.exists():
-        raise UsageError(
-            f"{path}: no such file or folder", hint="give a checkpoint, an ONNX file, an engine or a bundle"
-        )
-    return inspect_file(path)
+        raise UsageError(f"{path}: no such file or folder", hint=WHAT_CAN_BE_INSPECTED)
+    return inspect_bundle(path) if path.is_dir() else inspect_file(path)
 
 
 def inspection_as_json(inspection: Inspection) -> dict[str, Any]:

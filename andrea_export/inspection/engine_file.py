@@ -15,7 +15,7 @@ from andrea_export.weights.readers.recognise import ELF_MAGIC, PLAN_MAGIC
 
 # Read from TensorRT-RTX 1.7.1's plans: bytes 16 to 23 are the plan's size, 24 to 27 the version, and 28 to 31 the magic
 # again. Of classic TensorRT's layout nothing more is assumed than that it is not text.
-_RTX_HEAD = struct.Struct("<4s12xQ4B4s")
+_RTX_HEAD = struct.Struct("<16xQ4B4x")
 
 
 def inspect_engine(path: Path) -> Inspection:
@@ -46,20 +46,17 @@ def inspect_engine(path: Path) -> Inspection:
 
 def _plan_producer(path: Path, plan: mmap.mmap) -> str:
     """The product and version a plan states. Raises: UsageError for a file that only begins like one, or is cut."""
-    flavour = PLAN_MAGIC[plan[:4]]
-    if len(plan) < _RTX_HEAD.size or b"\0" not in plan[: _RTX_HEAD.size]:
-        raise UsageError(
-            f"{path} ({len(plan):,} bytes) begins like a {flavour} engine, and is none", hint="copy it again whole"
-        )
-    if flavour == "TensorRT":
+    flavour, whole = PLAN_MAGIC[plan[:4]], "copy it again whole"
+    is_plan = len(plan) >= _RTX_HEAD.size and b"\0" in plan[: _RTX_HEAD.size]
+    if is_plan and flavour == "TensorRT":
         return flavour
-    _, num_bytes, *version, again = _RTX_HEAD.unpack_from(plan)
-    if again != plan[:4]:
-        raise UsageError(f"{path} begins like a {flavour} engine, and is none", hint="copy it again whole")
+    if not is_plan or plan[28:32] != plan[:4]:
+        raise UsageError(f"{path} ({len(plan):,} bytes) begins like a {flavour} engine but is not one", hint=whole)
+    num_bytes, *version = _RTX_HEAD.unpack_from(plan)
     if num_bytes != len(plan):
         raise UsageError(
-            f"{path} is no whole {flavour} engine: it has {len(plan):,} bytes, and its header says {num_bytes:,}",
-            hint="copy it again whole",
+            f"{path} is not a whole {flavour} engine: it has {len(plan):,} bytes, and its header says {num_bytes:,}",
+            hint=whole,
         )
     return f"{flavour} {'.'.join(map(str, version))}"
 

@@ -9,6 +9,8 @@ from typing import Literal
 from andrea_export.inspection.arithmetic import arithmetic_lines, parameter_counts
 from andrea_model.config import AndreaConfig
 
+WHAT_CAN_BE_INSPECTED = "give a checkpoint, an ONNX file, a TensorRT engine, or a bundle that andrea-export build made"
+
 Kind = Literal["checkpoint", "published-checkpoint", "onnx", "engine", "plugin", "bundle"]
 
 

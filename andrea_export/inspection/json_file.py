@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from andrea_export.core.errors import UsageError
+from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED
 
 _LARGEST_JSON = 1 << 28
 
@@ -27,6 +28,6 @@ def refuse_json(path: Path) -> NoReturn:
             hint=f"it is text; inspect the bundle it lies in: {path.parent}",
         )
     raise UsageError(
-        f"{path} begins like JSON, and is no checkpoint, ONNX file, engine or bundle",
-        hint="give a safetensors file, an ONNX file, a TensorRT plan, or a folder that andrea-export build made",
+        f"{path} begins like JSON and is not a checkpoint, ONNX file, engine or bundle",
+        hint=WHAT_CAN_BE_INSPECTED,
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 from andrea_export.core.errors import UsageError
 from andrea_export.core.hashing import sha256_of
-from andrea_export.graph.canonical.metadata import read_canonical_info
-from andrea_export.inspection.facts import Inspection, TensorFact
+from andrea_export.graph.canonical.metadata import canonical_info
+from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection, TensorFact
 from andrea_export.weights.origin import preset_of
 
 _LARGEST_PROTOBUF = 1 << 31
@@ -28,12 +28,12 @@ def inspect_onnx(path: Path) -> Inspection:
             model = onnx.load(path, format="protobuf", load_external_data=False)  # whatever the file is called
     if not model.HasField("graph") or not model.opset_import:
         raise UsageError(
-            f"{path} ({path.stat().st_size:,} bytes) is no checkpoint, ONNX file, engine or bundle",
-            hint="give a safetensors file, an ONNX file, a TensorRT plan, or a folder that andrea-export build made",
+            f"{path} ({path.stat().st_size:,} bytes) is not a checkpoint, ONNX file, engine or bundle",
+            hint=WHAT_CAN_BE_INSPECTED,
         )
     graph = model.graph
     initializers = {entry.name: tuple(entry.dims) for entry in graph.initializer}
-    info = read_canonical_info(path)
+    info = canonical_info(model)
     external = sorted(
         {
             entry.value
@@ -99,5 +99,5 @@ def _size_beside(model: Path, name: str) -> tuple[int, str]:
     except (OSError, ValueError):
         return 0, f"that file is MISSING beside {model.name}"
     if not stat.S_ISREG(facts.st_mode):
-        return 0, "that is no file"
+        return 0, "that is not a file"
     return facts.st_size, f"{facts.st_size:,} bytes"

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from andrea_export.core.errors import PluginError
+from andrea_export.core.hashing import sha256_of
 from andrea_export.operators.environment import compilers_environment
 
 # kernel.cu is one file and takes most of the time; nvcc runs its architectures side by side by itself.
@@ -115,7 +116,7 @@ def _build_entry(folder: Path, entry: Path, build: CmakeBuild, on_line: Callable
         finished = Path(temporary) / "entry"
         finished.mkdir()
         shutil.copyfile(built, finished / built.name)
-        sha256 = _sha256(finished / built.name)
+        sha256 = sha256_of(finished / built.name)
         record = {**build.identity, "key": build.key, "library_sha256": sha256}
         (finished / "build.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
         _sync(finished / built.name)
@@ -154,7 +155,7 @@ def _whole_entry(entry: Path, build: CmakeBuild) -> CachedLibrary | None:
     library = entry / f"lib{build.target}.so"
     try:
         record = json.loads((entry / "build.json").read_text())
-        sha256 = _sha256(library)
+        sha256 = sha256_of(library)
     except (OSError, ValueError):
         return None
     if not isinstance(record, dict) or record.get("key") != build.key or record.get("library_sha256") != sha256:
@@ -210,14 +211,6 @@ def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -138,7 +138,7 @@ def test_an_engine_cut_short(tmp_path: Path, length: int) -> None:
     path = tmp_path / "some.plan"
     path.write_bytes(plan(b"vtrt", body=bytes(50))[:length])
     with pytest.raises(
-        UsageError, match=r"is none|is no whole TensorRT-RTX engine: it has 40 bytes, and its header says 82"
+        UsageError, match=r"but is not one|is not a whole TensorRT-RTX engine: it has 40 bytes, and its header says 82"
     ):
         inspect_path(path)
 

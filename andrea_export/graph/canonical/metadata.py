@@ -32,8 +32,12 @@ def metadata_of(config: AndreaConfig, origin: WeightsOrigin) -> dict[str, str]:
 
 
 def read_canonical_info(path: Path) -> CanonicalInfo | None:
-    """The configuration and origin in an ONNX file's metadata; None where the file is not one of ours."""
-    model = onnx.load(path, format="protobuf", load_external_data=False)  # whatever the file is called
+    """``canonical_info`` of a file, whatever it is called."""
+    return canonical_info(onnx.load(path, format="protobuf", load_external_data=False))
+
+
+def canonical_info(model: onnx.ModelProto) -> CanonicalInfo | None:
+    """The configuration and origin in a model's metadata; None where the model is not one of ours."""
     properties = {entry.key: entry.value for entry in model.metadata_props}
     try:
         return CanonicalInfo(

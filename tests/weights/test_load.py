@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from andrea_export.core.errors import CheckpointError, UsageError
-from andrea_export.core.hashing import sha256_of
 from andrea_export.core.metadata import CONFIG_KEY
 from andrea_export.weights.load import LoadedModel, load_model, resolve_origin, save_checkpoint
 from andrea_export.weights.origin import DEFAULT_PRESET, config_from_preset
 from andrea_export.weights.readers.andrea import AndreaReader
-from andrea_export.weights.readers.published import published_header
 from andrea_model import PRESETS
 
 TINY = PRESETS["andrea-tiny"]
@@ -143,25 +139,6 @@ def test_a_header_of_a_truncated_file_is_refused(checkpoint: Path, tmp_path: Pat
     path.write_bytes(checkpoint.read_bytes()[:-cut])
     with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
         AndreaReader().read_header(path)
-
-
-def test_the_published_layout(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.bin"
-    body = struct.pack("<ii", 1234, 5) + np.arange(15, dtype="<f4").tobytes()
-    path.write_bytes(body)
-    assert published_header(path) == (1234, 5)
-    path.write_bytes(body[:-1])
-    assert published_header(path) is None
-    path.write_bytes(body[:5])
-    assert published_header(path) is None
-    path.write_bytes(struct.pack("<ii", 0, -1) + b"\0" * 4)
-    assert published_header(path) is None
-
-
-def test_a_files_sha256(tmp_path: Path) -> None:
-    path = tmp_path / "large"
-    path.write_bytes(b"x" * ((1 << 22) + 3))  # more than one chunk
-    assert sha256_of(path) == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(
