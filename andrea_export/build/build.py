@@ -1,24 +1,28 @@
-"""The build: checkpoint → canonical ONNX → plugin → engines → validation → sealed bundle.
+"""The build: checkpoint → canonical ONNX → what other targets make of it → validation → sealed bundle.
 
-Owns what is built (targets that this machine can, or an error) and where; ``pipeline.py`` owns the steps.
+Owns what is built (targets that this machine can, or an error) and where; the steps are the targets' own, and
+``pipeline`` runs or reuses them.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from andrea_export.build.pipeline import Pipeline, StepOutcome, Toolchain
-from andrea_export.bundle.contents import MANIFEST
+from andrea_export.build.pipeline import Pipeline, StepOutcome
+from andrea_export.bundle.layout import MANIFEST
 from andrea_export.bundle.manifest import Manifest, open_bundle
 from andrea_export.bundle.staging import check_output, staged
-from andrea_export.core.errors import AndreaError, BackendUnavailable
+from andrea_export.core.errors import AndreaError, CheckpointError
 from andrea_export.core.progress import Progress
-from andrea_export.core.targets import ENGINE_TARGETS, EngineTarget, Target
 from andrea_export.report.schema import Report
-from andrea_export.targets.engines import engine_backend
+from andrea_export.targets.protocol import Build, Toolchain
 from andrea_export.targets.recipe import Recipe
-from andrea_export.weights.load import resolve_origin
+from andrea_export.targets.registry import ALWAYS, REGISTRY, in_build_order, target_of
+from andrea_export.weights.load import LoadedModel, load_model, resolve_origin
+from andrea_export.weights.origin import WeightsOrigin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,73 +55,60 @@ def build_bundle(
     toolchain = toolchain or Toolchain()
     config, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
     targets, left_out = _targets(recipe, toolchain)
-    # Before anything is built. These import onnx_ir, which other commands need not wait for.
-    from andrea_export.targets.ort_cpu.derive import check_layers
-    from andrea_export.targets.tensorrt.backend import check_profile
-
-    if set(targets) & set(ENGINE_TARGETS):
-        check_profile(config, recipe.profile)
-    check_layers(config, recipe.ort_precisions if "ort-cpu" in targets else (), recipe.ort_cpu)
+    resolved = recipe.resolved(preset=origin.preset, targets=targets)
+    for target in in_build_order(REGISTRY):
+        target.check(config, resolved)
     previous = _previous(output) if not force else None
     with staged(output) as staging:
-        run = Pipeline(
+        build = Build(
             folder=staging.folder,
-            output=output,
-            recipe=recipe,
-            checkpoint=checkpoint,
+            recipe=resolved,
             config=config,
             origin=origin,
-            targets=targets,
+            load=_loader(recipe, checkpoint, origin),
             cache_dir=cache_dir,
-            progress=progress,
-            previous=previous,
-            force=force,
             toolchain=toolchain,
+            progress=progress,
+            previous=previous.record if previous is not None else None,
         )
+        run = Pipeline(build=build, output=output, previous=previous, force=force)
         manifest, report = run.all_steps()
         staging.replaces = manifest is not previous
-    return BuildResult(
-        bundle=output, steps=tuple(run.outcomes), report=report, manifest=manifest, left_out=tuple(left_out)
-    )
+    return BuildResult(bundle=output, steps=tuple(run.outcomes), report=report, manifest=manifest, left_out=left_out)
 
 
-def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[Target, ...], list[str]]:
+def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The targets to build, and (only where none were asked for by name) those left out, each with its reason.
 
     Raises: BackendUnavailable for a target that was asked for and cannot be built here.
     """
-    asked = recipe.targets
-    targets: list[Target] = ["onnx"]
+    targets: list[str] = []
     left_out: list[str] = []
-    if asked is not None and "ort-cpu" in asked:
-        targets.append("ort-cpu")
-    for target in ENGINE_TARGETS:
-        if asked is not None and target not in asked:
+    for name, row in REGISTRY.items():
+        asked = row.by_default if recipe.targets is None else name in recipe.targets
+        if not asked and name != ALWAYS:
             continue
-        problem = _missing_for(target, toolchain)
+        problem = target_of(name).missing(toolchain)
         if problem is None:
-            targets.append(target)
-        elif asked is not None:
+            targets.append(name)
+        elif recipe.targets is not None:
             raise problem
         else:
             left_out.append(str(problem))
-    return tuple(targets), left_out
+    return tuple(targets), tuple(left_out)
 
 
-def _missing_for(target: EngineTarget, toolchain: Toolchain) -> BackendUnavailable | None:
-    from andrea_export.operators import compiler_status
+def _loader(recipe: Recipe, checkpoint: Path | None, origin: WeightsOrigin) -> Callable[[], LoadedModel]:
+    """Loads the model once, when it is first wanted; by then it must still be of this origin."""
 
-    engines = engine_backend(target).can_build()
-    if not engines.available:
-        return BackendUnavailable(f"target {target}: {engines.reason}", hint=engines.hint)
-    missing = [tool for tool in compiler_status(toolkit_root=toolchain.cuda_root) if not tool.found]
-    if missing:
-        names = ", ".join(tool.name for tool in missing)
-        return BackendUnavailable(
-            f"target {target}: the plugin cannot be compiled without {names}",
-            hint="; ".join(dict.fromkeys(tool.hint for tool in missing if tool.hint)),
-        )
-    return None
+    @functools.cache
+    def load() -> LoadedModel:
+        loaded = load_model(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
+        if loaded.origin != origin:
+            raise CheckpointError(f"checkpoint {checkpoint} changed while the bundle was being built")
+        return loaded
+
+    return load
 
 
 def _previous(output: Path) -> Manifest | None:

@@ -1,7 +1,7 @@
 """What a bundle holds, as far as running it needs: which model, which files, and whether they are as they were sealed.
 
-Owns the manifest's file, its schema's name and its list of files. Reads the part that running needs, and no more, so
-that a program which loads a bundle does without pydantic, with which ``bundle`` reads the whole (ARCHITECTURE.md).
+Reads the part that running needs, and no more, so
+that a program which loads a bundle does without pydantic, with which ``manifest`` reads the whole (ARCHITECTURE.md).
 """
 
 from __future__ import annotations
@@ -15,20 +15,13 @@ from pathlib import Path, PurePosixPath
 from types import NoneType
 from typing import Any, TypeVar, get_args
 
+from andrea_export.bundle.layout import MANIFEST, MODEL, PLUGIN, REPORT, SCHEMA, WEIGHTS
 from andrea_export.core.errors import BundleError, first_line
 from andrea_export.core.hashing import file_identity, sha256_of
 from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision
-from andrea_export.core.targets import Int8Decode
-from andrea_export.targets.ort_cpu.files import OrtCpuFiles, files_of
+from andrea_export.targets.ort_cpu.files import Int8Decode, OrtCpuFiles, files_of
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
-
-SCHEMA = "andrea-export/manifest/2"
-MANIFEST = "manifest.json"
-MODEL = "model.onnx"
-WEIGHTS = "model.onnx.data"
-REPORT = "report.json"
-PLUGIN = "plugins/libandrea_plugins.so"
 
 _MAKE_ONE = "make one with `andrea-export build`"
 _JSON_NAMES: Mapping[type, str] = {str: "a string", int: "a whole number", list: "a list", dict: "an object"}
@@ -93,7 +86,7 @@ class Contents:
         manifest = self.path / MANIFEST
         for name in self.files:
             if not name.isprintable():
-                raise BundleError(f"{manifest} names a file that none can be called: {name!a}")
+                raise BundleError(f"{manifest} names a file that cannot have that name: {name!a}")
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise BundleError(f"{manifest} names a file outside the bundle: {name}")
         used = (MODEL, WEIGHTS, REPORT, *(name for own in self.ort_cpu.values() for name in own.all), *others)
@@ -104,7 +97,7 @@ class Contents:
 def read_contents(path: Path) -> Contents:
     """What a bundle folder holds, by its manifest; no other file of it is read.
 
-    Raises: BundleError for a folder that is none, and a manifest that is damaged or of an unknown schema.
+    Raises: BundleError for a folder that is not a bundle, and a manifest that is damaged or of an unknown schema.
     """
     content = read_manifest(path)
     try:
@@ -132,7 +125,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         problem = "is a file, expected a folder" if path.exists() else "no such folder"
         raise BundleError(f"bundle {path}: {problem}", hint=_MAKE_ONE)
     if not file.is_file():
-        raise BundleError(f"{path} is no bundle: it has no {MANIFEST}", hint=_MAKE_ONE)
+        raise BundleError(f"{path} is not a bundle: it has no {MANIFEST}", hint=_MAKE_ONE)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -163,7 +156,7 @@ def _mismatch(file: Path, entry: FileEntry, *, hashed: bool) -> str | None:
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode):
-            return "is no file"
+            return "is not a file"
         if found.st_size != entry.num_bytes:
             return f"has {found.st_size:,} bytes, expected {entry.num_bytes:,}"
         digest = sha256_of(file) if hashed else entry.sha256

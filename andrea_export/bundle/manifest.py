@@ -9,45 +9,22 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from andrea_export.bundle.contents import (
-    MANIFEST,
-    MODEL,
-    PLUGIN,
-    REPORT,
-    SCHEMA,
-    WEIGHTS,
-    Contents,
-    FileEntry,
-    read_manifest,
-)
+from andrea_export.bundle.contents import Contents, FileEntry, read_manifest
+from andrea_export.bundle.layout import MANIFEST, MODEL, PLUGIN, SCHEMA
 from andrea_export.core.errors import BundleError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.report.schema import Verdict
-from andrea_export.targets.ort_cpu.files import PATTERNS as ORT_CPU_PATTERNS
 from andrea_export.targets.ort_cpu.files import files_of
+from andrea_export.targets.protocol import Record
 from andrea_export.targets.recipe import Recipe, recipe_as_mapping
-from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.targets.tensorrt.facts import EngineEntry, PluginFacts
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
-
-_LAYOUT = (MANIFEST, MODEL, WEIGHTS, REPORT, PLUGIN, "engines/*.plan", *ORT_CPU_PATTERNS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginFacts:
-    """What the plugin library was compiled from, with what, and for which GPUs."""
-
-    sources_sha256: str
-    nvcc_version: str
-    host_compiler: str
-    architectures: tuple[str, ...]
-    tensorrt_headers: str
-    """``abi`` (this project's declarations) or the version of NVIDIA's headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +44,25 @@ class Manifest:
     plugin: PluginFacts | None = None
     engines: tuple[EngineEntry, ...] = ()
     ort_cpu: tuple[OrtPrecision, ...] = ()
-    """The precisions of the graphs for onnxruntime's CPU provider; ``ort_cpu_files`` names the files."""
+    """The precisions of the graphs for onnxruntime's CPU provider; ``files_of`` names the files."""
     target_gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """File → compute capabilities it is for; ``9.0 PTX`` is compiled by the driver for any GPU from 9.0 on."""
     steps: Mapping[str, str] = field(default_factory=dict)
     """Step → hash of everything it was made from; a later build reuses a step whose hash is the same."""
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def record(self) -> Record:
+        """What the steps of its build had to say."""
+        return Record(
+            weights_sha256=dict(self.weights_sha256),
+            plugin=self.plugin,
+            engines=self.engines,
+            ort_cpu=self.ort_cpu,
+            target_gpus=dict(self.target_gpus),
+            steps=dict(self.steps),
+        )
 
     def __post_init__(self) -> None:
         if len(set(self.ort_cpu)) != len(self.ort_cpu):
@@ -122,7 +111,7 @@ class Bundle:
 def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
     """The bundle in a folder, every file checked against the manifest unless told not to.
 
-    Raises: BundleError for a folder that is none, a manifest that is damaged or of an unknown schema, and (with
+    Raises: BundleError for a folder that is not a bundle, a manifest that is damaged or of an unknown schema, and (with
     ``verify``) for files that do not match, all named.
     """
     bundle = Bundle(path=path, manifest=_manifest(path))
@@ -131,23 +120,6 @@ def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
     if verify:
         contents.check()
     return bundle
-
-
-def stranger_in(folder: Path) -> str | None:
-    """The first thing in a folder that no build made; None for an empty folder and for a bundle, damaged or not.
-
-    ``manifest.json`` is a common name, so having one does not make a folder a bundle: every file must have a name that
-    bundles have, and there must be a model or a manifest of ours.
-    """
-    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if not file.is_dir()]
-    for name in names:
-        if not any(PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/") for pattern in _LAYOUT):
-            return name
-    if MANIFEST in names and MODEL not in names:
-        with (folder / MANIFEST).open("rb") as file:
-            if SCHEMA.encode() not in file.read(4096):
-                return MANIFEST
-    return None
 
 
 def seal(path: Path, manifest: Manifest) -> None:

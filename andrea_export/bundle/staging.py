@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from andrea_export.bundle.manifest import stranger_in
+from andrea_export.bundle.layout import stranger_in
 from andrea_export.core.errors import UsageError
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,10 +24,18 @@ from andrea_export.cli.options import (
 from andrea_export.cli.output import emit_json, emit_lines, note, size, wrapped
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.core.lines import table
+from andrea_export.core.precision import ENGINE_PRECISIONS, ORT_PRECISIONS
+from andrea_export.targets.registry import REGISTRY
 
 if TYPE_CHECKING:
     from andrea_export.build.build import BuildResult
     from andrea_export.targets.recipe import Recipe
+
+
+def _either(names: Iterable[str]) -> str:
+    """``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def register(app: typer.Typer) -> None:
@@ -51,8 +59,8 @@ def build(
         list[TargetChoice] | None,
         typer.Option(
             "--target",
-            help="What to make: onnx, ort-cpu, tensorrt or tensorrt-rtx. Repeat it. [default: all this machine can but "
-            "ort-cpu]",
+            help=f"What to make: {_either(REGISTRY)}. Repeat it. [default: all this machine can but "
+            f"{_either(name for name, row in REGISTRY.items() if not row.by_default)}]",
             metavar="TARGET",
             show_default=False,
         ),
@@ -61,8 +69,8 @@ def build(
         list[PrecisionChoice] | None,
         typer.Option(
             "--precision",
-            help="Of the engines: fp32, fp16, bf16; of ort-cpu: fp32, int8, int4. Repeat it. The ONNX file is always "
-            "fp32. [default: fp32]",
+            help=f"Of the engines: {', '.join(ENGINE_PRECISIONS)}; of ort-cpu: {', '.join(ORT_PRECISIONS)}. Repeat it. "
+            "The ONNX file is always fp32. [default: fp32]",
             metavar="PRECISION",
             show_default=False,
         ),
@@ -105,8 +113,9 @@ def build(
             progress=progress,
             toolchain=toolchain_from_environment(),
         )
-    asked = [name for name in result.manifest.recipe.engine_precisions if name != "fp32"]
-    if asked and not result.manifest.engines:
+    built = result.manifest.recipe.precisions
+    asked = [name for name in ENGINE_PRECISIONS if name in whole.precisions and name not in ("fp32", *built)]
+    if asked:
         note(f"note: {', '.join(asked)} was not built: precisions are of engines, and no engine target was built")
     if as_json:
         emit_json(_as_json(result))

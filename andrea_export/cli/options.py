@@ -12,22 +12,14 @@ import typer
 
 from andrea_export.core.errors import UsageError
 from andrea_export.core.precision import BUILT_PRECISIONS, ORT_PRECISIONS
+from andrea_export.targets.registry import REGISTRY
 from andrea_model.config import PRESETS
 
 if TYPE_CHECKING:
-    from andrea_export.build.pipeline import Toolchain
+    from andrea_export.targets.protocol import Toolchain
 
 
 _MAX_DIGITS = 18  # of a token id: more would not fit the graph's int64
-
-
-class TargetChoice(str, Enum):
-    """What ``build`` can make."""
-
-    ONNX = "onnx"
-    ORT_CPU = "ort-cpu"
-    TENSORRT = "tensorrt"
-    TENSORRT_RTX = "tensorrt-rtx"
 
 
 class ProviderChoice(str, Enum):
@@ -46,9 +38,11 @@ def _choices(name: str, values: Iterable[str]) -> Any:
 
 
 if TYPE_CHECKING:
+    TargetChoice = Enum
     PrecisionChoice = Enum
     OrtPrecisionChoice = Enum
 else:
+    TargetChoice = _choices("TargetChoice", REGISTRY)
     PrecisionChoice = _choices("PrecisionChoice", BUILT_PRECISIONS)
     OrtPrecisionChoice = _choices("OrtPrecisionChoice", ORT_PRECISIONS)
 
@@ -157,7 +151,7 @@ def cache_dir_from(option: Path | None) -> Path:
 
 def toolchain_from_environment() -> Toolchain:
     """NVIDIA's own names: ``TENSORRT_ROOT`` (its headers), ``CUDA_HOME`` (a toolkit, used where no nvcc wheel is)."""
-    from andrea_export.build.pipeline import Toolchain
+    from andrea_export.targets.protocol import Toolchain
 
     def folder(name: str) -> Path | None:
         value = os.environ.get(name)

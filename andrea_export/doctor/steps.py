@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from andrea_export.doctor.findings import Finding, Look, all_of, finding_of
 from andrea_export.doctor.gpu import and_a_gpu, gpu
 from andrea_export.doctor.packages import base_packages, packages_above
+from andrea_export.targets.tensorrt.flavours import FLAVOURS, Flavour, engine_backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +48,27 @@ def _number_in(text: str | None) -> str:
     return found.group() if found else "of unknown version"
 
 
-def _builds_engines(target: str) -> Look:
+def _build_engines(flavour: Flavour) -> tuple[str, str, Look]:
+    """The row of building one flavour's engines."""
+
     def look() -> Finding:
-        from andrea_export.targets.engines import engine_backend
+        return finding_of(engine_backend(flavour.target).can_build())
 
-        return finding_of(engine_backend(target).can_build())
+    where = "no GPU needed" if flavour.builds_without_gpu else "on the GPU they are for"
+    return (
+        f"build-{flavour.target}",
+        f"build {flavour.product} engines ({where})",
+        all_of(packages_above, _compile_plugin, look if flavour.builds_without_gpu else and_a_gpu(look)),
+    )
 
-    return look
 
-
-def _runs_engines(target: str) -> Look:
-    def look() -> Finding:
-        from andrea_export.targets.engines import engine_backend
-
-        return finding_of(engine_backend(target).can_run())
-
-    return look
+def _run_engines(flavour: Flavour) -> tuple[str, str, Look]:
+    """The row of running them."""
+    return (
+        f"run-engines-{flavour.target}",
+        f"run {flavour.product} engines, and measure them",
+        _on_a_gpu(lambda: finding_of(engine_backend(flavour.target).can_run())),
+    )
 
 
 def _provider(name: str) -> Look:
@@ -79,6 +85,8 @@ def _on_a_gpu(look: Look) -> Look:
 
 
 _CPU = all_of(packages_above, _provider("cpu"))
+# What can be built without a GPU first.
+_FLAVOURS = sorted(FLAVOURS.values(), key=lambda flavour: not flavour.builds_without_gpu)
 
 STEPS: tuple[Step, ...] = tuple(
     Step(name=name, what=what, look=look)
@@ -86,28 +94,14 @@ STEPS: tuple[Step, ...] = tuple(
         ("export", "torch model to canonical ONNX", base_packages),
         ("validate", "layer by layer against torch, on the CPU", _CPU),
         ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _compile_plugin),
-        (
-            "build-tensorrt-rtx",
-            "build TensorRT-RTX engines (no GPU needed)",
-            all_of(packages_above, _compile_plugin, _builds_engines("tensorrt-rtx")),
-        ),
-        (
-            "build-tensorrt",
-            "build TensorRT engines (on the GPU they are for)",
-            all_of(packages_above, _compile_plugin, and_a_gpu(_builds_engines("tensorrt"))),
-        ),
+        *map(_build_engines, _FLAVOURS),
         ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _CPU),
         ("gpu", "an NVIDIA GPU and its driver", gpu),
         # onnxruntime-gpu lists its CUDA provider on a machine without a GPU too.
         ("run-cuda", "run it with onnxruntime on CUDA", _on_a_gpu(_provider("cuda"))),
         ("run-tensorrt", "run it with onnxruntime through TensorRT", _on_a_gpu(_provider("tensorrt"))),
         ("run-tensorrt-rtx", "run it with onnxruntime through TensorRT-RTX", _on_a_gpu(_provider("tensorrt-rtx"))),
-        (
-            "run-engines-tensorrt-rtx",
-            "run TensorRT-RTX engines, and measure them",
-            _on_a_gpu(_runs_engines("tensorrt-rtx")),
-        ),
-        ("run-engines-tensorrt", "run TensorRT engines, and measure them", _on_a_gpu(_runs_engines("tensorrt"))),
+        *map(_run_engines, _FLAVOURS),
     )
 )
 STEP_NAMES = tuple(step.name for step in STEPS)

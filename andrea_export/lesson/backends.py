@@ -22,8 +22,8 @@ from andrea_export.lesson.lesson import (
     model_with_attention_weights,
     run_lesson,
 )
-from andrea_export.targets.engines import engine_backend
 from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.targets.tensorrt.flavours import engine_backend
 from andrea_export.weights.load import LoadedModel, load_model
 
 TORCH = "torch"

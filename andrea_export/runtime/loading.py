@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from andrea_export.bundle.contents import MANIFEST, MODEL, PLUGIN, REPORT, WEIGHTS, Contents, identities, read_contents
+from andrea_export.bundle.contents import Contents, identities, read_contents
+from andrea_export.bundle.layout import MANIFEST, MODEL, PLUGIN, REPORT, WEIGHTS
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BundleError, UsageError, ValidationError
 from andrea_export.core.numbers import whole_number
 from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision

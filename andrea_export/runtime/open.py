@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from andrea_export.bundle.contents import MANIFEST, MODEL, PLUGIN, WEIGHTS
+from andrea_export.bundle.layout import MANIFEST, MODEL, PLUGIN, WEIGHTS
 from andrea_export.core.errors import BundleError
 from andrea_export.core.hashing import file_identity
 from andrea_export.core.metadata import CONFIG_KEY

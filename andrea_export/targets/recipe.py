@@ -9,22 +9,17 @@ import difflib
 import json
 import reprlib
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from andrea_export.core.errors import UsageError, first_line
-from andrea_export.core.precision import (
-    ENGINE_PRECISIONS,
-    ORT_PRECISIONS,
-    BuiltPrecision,
-    EnginePrecision,
-    OrtPrecision,
-)
+from andrea_export.core.precision import ENGINE_PRECISIONS, ORT_PRECISIONS, BuiltPrecision
 from andrea_export.core.profile import Profile, ShapeRange
-from andrea_export.core.targets import ENGINE_TARGETS, Int8Decode, Target
+from andrea_export.targets.ort_cpu.options import OrtCpu
+from andrea_export.targets.registry import REGISTRY
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,28 +29,10 @@ else:
 _STRICT = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrtCpu:
-    """How the graphs for onnxruntime's CPU provider are quantised."""
-
-    __pydantic_config__ = _STRICT
-
-    int8_decode: Int8Decode = "dynamic"
-    """What int8 layers decode with. dynamic: DynamicQuantizeMatMul, as for prompts: int8 then has one graph and one
-    copy of the weights. blockwise: MatMulNBits, with a copy of its own; faster on processors with AVX-512 VNNI. Their
-    divergence from fp32 is about the same (docs/measurements/quantization.md)."""
-    int8_keep: tuple[str, ...] = ("blocks.0",)
-    """Linear layers that stay fp32 in int8: ``blocks.3.mlp.proj``, ``blocks.3`` for all of a block, or ``mlp.proj`` for
-    that of every block. On a trained model the first block makes more than half of int8's divergence from fp32
-    (docs/measurements/quantization.md)."""
-    int8_scaled_rows: tuple[str, ...] = ("mlp.proj",)
-    """int8 layers whose tokens are brought to one size before they are rounded on one range; named as above. Step by
-    step, where a token is alone, it is no matter (docs/runtime.md)."""
-    int4_block: Literal[32, 64, 128] = 128
-    """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""
-    int4_keep: tuple[str, ...] = ("attn.qkv",)
-    """Linear layers that are int8 in int4. On a trained model ``attn.qkv``, a quarter of the weights, makes two fifths
-    of int4's divergence from fp32, and wide blocks cost less than it saves (docs/measurements/quantization.md)."""
+if TYPE_CHECKING:
+    TargetName = str
+else:  # what a file may say, checked by whoever reads it
+    TargetName = Literal[tuple(REGISTRY)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +45,7 @@ class Recipe:
     """One of ``andrea_model.PRESETS``; left out: the checkpoint's own configuration, or andrea-120m."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the untrained weights, where no checkpoint is given."""
-    targets: tuple[Target, ...] | None = None
+    targets: tuple[TargetName, ...] | None = None
     """Left out: everything this machine can build, but ort-cpu, which is made where it is asked for by name."""
     precisions: tuple[BuiltPrecision, ...] = ("fp32",)
     """Each target takes those it knows: an engine fp32, fp16, bf16, ort-cpu fp32, int8, int4. model.onnx is fp32."""
@@ -94,26 +71,25 @@ class Recipe:
         if strange:
             raise ValueError(
                 f"no target of this recipe comes in {', '.join(strange)}: "
-                "int8 and int4 are for --target ort-cpu, fp16 and bf16 for an engine's"
+                f"{_only(ORT_PRECISIONS)} are for --target ort-cpu, {_only(ENGINE_PRECISIONS)} for an engine's"
             )
 
-    @property
-    def engine_precisions(self) -> tuple[EnginePrecision, ...]:
-        """The precisions every engine target is built in."""
-        return tuple(name for name in ENGINE_PRECISIONS if name in self.precisions)
+    def precisions_of(self, target: str) -> tuple[BuiltPrecision, ...]:
+        """The precisions a target is built in; none where the recipe does not name the target."""
+        if target not in (self.targets or ()):
+            return ()
+        return tuple(name for name in REGISTRY[target].precisions if name in self.precisions)
 
-    @property
-    def ort_precisions(self) -> tuple[OrtPrecision, ...]:
-        """The precisions ``ort-cpu`` is built in."""
-        return tuple(name for name in ORT_PRECISIONS if name in self.precisions)
+    def resolved(self, *, preset: str | None, targets: tuple[TargetName, ...]) -> Recipe:
+        """The recipe of what is built: these targets, in the precisions that one of them takes."""
+        taken = replace(self, targets=targets, precisions=("fp32",))
+        used = tuple(name for name in self.precisions if taken._is_used(name))
+        return replace(taken, preset=preset, precisions=used or ("fp32",))
 
     def _is_used(self, precision: BuiltPrecision) -> bool:
         """Whether a target takes this precision. With targets left to the machine, those of engines may be unused."""
-        if precision in ENGINE_PRECISIONS and (self.targets is None or set(self.targets) & set(ENGINE_TARGETS)):
-            return True
-        if precision in ORT_PRECISIONS and self.targets is not None and "ort-cpu" in self.targets:
-            return True
-        return precision == "fp32"
+        targets = [name for name, row in REGISTRY.items() if row.by_default] if self.targets is None else self.targets
+        return precision == "fp32" or any(precision in REGISTRY[name].precisions for name in targets)
 
 
 _RECIPE = TypeAdapter(Recipe)
@@ -122,7 +98,7 @@ _RECIPE = TypeAdapter(Recipe)
 def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
     """The recipe these keys describe. Raises UsageError naming every wrong key and value at once."""
     try:
-        # As JSON, where a number in quotes is no number, and a tuple is an array, as TOML calls it.
+        # As JSON, where a number in quotes is not a number, and a tuple is an array, as TOML calls it.
         text = json.dumps(values, default=_refused)
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{where}: {first_line(error)}", hint="see the README for its keys") from None
@@ -139,7 +115,7 @@ def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
 def recipe_from_toml(path: Path) -> dict[str, Any]:
     """The keys a recipe file holds, not yet validated. Raises UsageError if it is missing or not TOML."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
-        raise UsageError(f"recipe {path} is no file", hint="name a TOML file")
+        raise UsageError(f"recipe {path} is not a file", hint="name a TOML file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -152,6 +128,11 @@ def recipe_as_mapping(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain JSON values, every key present."""
     mapping: dict[str, Any] = _RECIPE.dump_python(recipe, mode="json")
     return mapping
+
+
+def _only(precisions: tuple[str, ...]) -> str:
+    """Those that some targets take and others do not, in words."""
+    return " and ".join(name for name in precisions if name != "fp32")
 
 
 def _keys(table: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from andrea_export.bundle.contents import MODEL, PLUGIN
+from andrea_export.bundle.layout import MODEL, PLUGIN
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.compare.compare import Compared, compare, not_measured
 from andrea_export.compare.inputs import Inputs, cases_within, seeded_cases
@@ -27,8 +27,8 @@ from andrea_export.judge.budget import formula
 from andrea_export.judge.policy import Policy, policy_as_mapping
 from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.schema import Candidate, Check, Report
+from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.validation import measure_ort_cpu
-from andrea_export.targets.recipe import OrtCpu
 from andrea_export.targets.tensorrt.facts import EngineEntry
 from andrea_export.targets.tensorrt.source import EngineSource
 from andrea_export.validation.diff import report_of

@@ -12,9 +12,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from andrea_export.build import pipeline
+from andrea_export.build import build as building
 from andrea_export.build.build import BuildResult, build_bundle
-from andrea_export.bundle.contents import MANIFEST, MODEL, REPORT, WEIGHTS
+from andrea_export.bundle.layout import MANIFEST, MODEL, REPORT, WEIGHTS
 from andrea_export.bundle.manifest import Bundle, open_bundle, seal
 from andrea_export.core.errors import BundleError, CheckpointError, UsageError
 from andrea_export.core.hashing import sha256_of
@@ -64,20 +64,20 @@ def test_force_reuses_nothing(bundle: Path, cache_dir: Path, checkpoint: Path) -
 @pytest.mark.parametrize(
     ("part", "steps"),
     [
-        ("pipeline.andrea_gelu", {"onnx": False, "validate": False}),
-        ("pipeline.tool_sha256", {"onnx": False, "validate": False}),
-        ("pipeline.installed_versions", {"onnx": False, "validate": False}),
-        ("pipeline.plugin_sources_sha256", {"onnx": True, "validate": False}),
+        ("targets.onnx.target.andrea_gelu", {"onnx": False, "validate": False}),
+        ("targets.onnx.target.tool_sha256", {"onnx": False, "validate": False}),
+        ("targets.onnx.target.installed_versions", {"onnx": False, "validate": False}),
+        ("build.pipeline.plugin_sources_sha256", {"onnx": True, "validate": False}),
     ],
 )
 def test_a_step_is_made_again_when_anything_it_is_made_from_changes(
     part: str, steps: dict[str, bool], bundle: Path, cache_dir: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = {
-        "pipeline.andrea_gelu": replace(andrea_gelu(), plugin_version="2"),
-        "pipeline.tool_sha256": "another tool",
-        "pipeline.installed_versions": {"torch": "99"},
-        "pipeline.plugin_sources_sha256": "other sources",
+        "targets.onnx.target.andrea_gelu": replace(andrea_gelu(), plugin_version="2"),
+        "targets.onnx.target.tool_sha256": "another tool",
+        "targets.onnx.target.installed_versions": {"torch": "99"},
+        "build.pipeline.plugin_sources_sha256": "other sources",
     }[part]
     monkeypatch.setattr(f"andrea_export.{part}", lambda: changed)
     assert reused(build(bundle, cache_dir, checkpoint)) == steps
@@ -88,13 +88,13 @@ def test_a_checkpoint_that_changes_during_the_build_is_refused(
 ) -> None:
     """A training run that overwrites its latest checkpoint: no bundle may say it is of the one and hold the other."""
     latest = Path(shutil.copy(checkpoint, tmp_path / "latest.safetensors"))
-    real = pipeline.load_model
+    real = building.load_model
 
     def overwritten_before_it_is_loaded(*, preset: str | None, checkpoint: Path | None, seed: int) -> LoadedModel:
         save_checkpoint(load_model(preset="andrea-tiny", checkpoint=None, seed=9).model, latest)
         return real(preset=preset, checkpoint=checkpoint, seed=seed)
 
-    monkeypatch.setattr(pipeline, "load_model", overwritten_before_it_is_loaded)
+    monkeypatch.setattr(building, "load_model", overwritten_before_it_is_loaded)
     with pytest.raises(CheckpointError, match="changed while"):
         build(tmp_path / "bundle", cache_dir, latest)
     assert [file.name for file in tmp_path.iterdir()] == ["latest.safetensors"]

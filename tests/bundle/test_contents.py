@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import andrea_export
-from andrea_export.bundle.contents import MANIFEST, FileEntry, read_contents
+from andrea_export.bundle.contents import FileEntry, read_contents
+from andrea_export.bundle.layout import MANIFEST
 from andrea_export.bundle.manifest import open_bundle
 from andrea_export.core.errors import BundleError, ValidationError
 
@@ -102,11 +103,11 @@ DAMAGE: dict[str, tuple[Callable[[Manifest], None], str]] = {
     "a precision twice": (_with(["int8", "int8"], "ort_cpu"), "ort_cpu names one precision twice: int8, int8"),
     "a name with a zero": (
         _with({"sha256": "0", "num_bytes": 1}, "files", "a\0b"),
-        r"names a file that none can be called: 'a\\x00b'",
+        r"names a file that cannot have that name: 'a\\x00b'",
     ),
     "a name that is no text": (
         _with({"sha256": "0", "num_bytes": 1}, "files", "\ud800"),
-        r"names a file that none can be called: '\\ud800'",
+        r"names a file that cannot have that name: '\\ud800'",
     ),
     "a width of any length": (_with("x" * 5000, "config", "d_model"), r"d_model is 'x+\.\.\.x+', expected"),
     "a verdict of any length": (

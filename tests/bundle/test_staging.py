@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.bundle.contents import MANIFEST, SCHEMA
+from andrea_export.bundle.layout import MANIFEST, SCHEMA
 from andrea_export.bundle.staging import _exchange_by_steps, check_output, staged
 from andrea_export.core.errors import UsageError
 

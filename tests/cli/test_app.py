@@ -319,10 +319,10 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.S
 
 def test_choices_are_those_of_the_library() -> None:
     from andrea_export.core.precision import BUILT_PRECISIONS, ORT_PRECISIONS
-    from andrea_export.core.targets import TARGETS
     from andrea_export.sessions.onnxruntime import PROVIDERS
+    from andrea_export.targets.registry import REGISTRY
 
-    assert tuple(choice.value for choice in TargetChoice) == TARGETS
+    assert tuple(choice.value for choice in TargetChoice) == tuple(REGISTRY)
     assert tuple(choice.value for choice in PrecisionChoice) == BUILT_PRECISIONS
     assert tuple(choice.value for choice in OrtPrecisionChoice) == ORT_PRECISIONS
     assert tuple(choice.value for choice in ProviderChoice) == ("auto", *PROVIDERS)

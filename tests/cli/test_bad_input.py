@@ -244,7 +244,7 @@ def test_without_a_compiler(andrea: Andrea, tmp_path: Path, monkeypatch: pytest.
     from andrea_export.core.errors import BackendUnavailable
     from andrea_export.operators import toolchain
     from andrea_export.sessions.base import Availability
-    from andrea_export.targets.engines import engine_backend
+    from andrea_export.targets.tensorrt.flavours import engine_backend
 
     def absent() -> None:
         raise BackendUnavailable("no g++", hint="apt-get install g++")
@@ -373,7 +373,7 @@ def test_without_onnxruntime(andrea: Andrea, built_bundle: Path, monkeypatch: py
     [
         (lambda path: None, "no such folder"),
         (lambda path: path.write_text("x"), "is a file, expected a folder"),
-        (lambda path: path.mkdir(), "is no bundle: it has no manifest.json"),
+        (lambda path: path.mkdir(), "is not a bundle: it has no manifest.json"),
     ],
 )
 def test_what_is_no_bundle(

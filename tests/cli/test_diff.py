@@ -197,7 +197,7 @@ def test_things_that_cannot_be_compared(andrea: Andrea, pair: tuple[Path, Path],
     refused(andrea("diff", pair[0], tmp_path / "empty"), "is empty")
     (tmp_path / "garbage.onnx").write_bytes(b"\x93" * 999)
     refused(andrea("diff", pair[0], tmp_path / "garbage.onnx"), "is none of what can be compared")
-    refused(andrea("diff", pair[0], tmp_path), "is no bundle")
+    refused(andrea("diff", pair[0], tmp_path), "is not a bundle")
     refused(andrea("diff", pair[0], f"{pair[1]}#fp16"), "is an ONNX file, which has no '#fp16'")
     model = onnx.load(pair[1])
     del model.metadata_props[:]

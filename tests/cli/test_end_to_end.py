@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from andrea_export.bundle.contents import MANIFEST, REPORT
+from andrea_export.bundle.layout import MANIFEST, REPORT
 from andrea_export.weights.load import load_model, save_checkpoint
 from support.model_traits import with_outlier_channels
 
@@ -56,7 +56,7 @@ def test_engines_of_every_precision_and_their_native_twins(
 def test_an_engine_that_cannot_run_here_is_not_measured_never_passed(
     andrea: Any, checkpoint: Path, cache_dir: Path, tmp_path: Path
 ) -> None:
-    from andrea_export.targets.engines import engine_backend
+    from andrea_export.targets.tensorrt.flavours import engine_backend
 
     output = tmp_path / "bundle"
     arguments = ("build", output, "--checkpoint", checkpoint, "--target", "tensorrt-rtx", "--cache-dir", cache_dir)

@@ -238,7 +238,7 @@ def test_a_changed_bundle_is_shown_as_changed(bundle: Path) -> None:
 
 
 def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"is no bundle: it has no manifest\.json"):
+    with pytest.raises(BundleError, match=r"is not a bundle: it has no manifest\.json"):
         inspect_path(tmp_path)
 
 

@@ -18,7 +18,7 @@ from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
 from andrea_export.targets.ort_cpu.files import files_of
-from andrea_export.targets.recipe import OrtCpu
+from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.weights.load import LoadedModel
 from support.generating import PRECISIONS, PROMPT, opened, torch_greedy
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import andrea_export
-from andrea_export.bundle.contents import PLUGIN
+from andrea_export.bundle.layout import PLUGIN
 from andrea_export.bundle.manifest import file_entry, open_bundle, seal
 from andrea_export.core.errors import (
     BackendUnavailable,

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from andrea_export.bundle.contents import MODEL, WEIGHTS
+from andrea_export.bundle.layout import MODEL, WEIGHTS
 from andrea_export.bundle.manifest import file_entry, open_bundle, seal
 from andrea_export.core.errors import BundleError
 from andrea_export.core.progress import Silent

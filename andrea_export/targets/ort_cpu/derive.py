@@ -23,6 +23,7 @@ from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.targets.ort_cpu.files import files_of
+from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.passes.blockwise_weights import BlockwiseWeights
 from andrea_export.targets.ort_cpu.passes.dynamic_int8 import DynamicInt8
 from andrea_export.targets.ort_cpu.passes.half_cache import HalfCache
@@ -33,7 +34,6 @@ from andrea_export.targets.ort_cpu.passes.scaled_rows import ScaledRows
 from andrea_export.targets.ort_cpu.passes.shared_cache import SharedCache
 from andrea_export.targets.ort_cpu.passes.tied_head import TiedHead
 from andrea_export.targets.ort_cpu.passes.without_logits import WithoutLogits
-from andrea_export.targets.recipe import OrtCpu
 from andrea_model.config import AndreaConfig
 
 # Smaller ones stay inside the .onnx file, as in the canonical one.

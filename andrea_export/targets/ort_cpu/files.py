@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from andrea_export.core.precision import OrtPrecision
-from andrea_export.core.targets import Int8Decode
 
+Int8Decode = Literal["blockwise", "dynamic"]
 PATTERNS = ("ort-cpu-*.onnx", "ort-cpu-*.onnx.data")
 """What the names of these files match, whichever recipe made them."""
 

@@ -29,8 +29,8 @@ from andrea_export.sessions.base import Session
 from andrea_export.sessions.onnxruntime import provider_availability
 from andrea_export.targets.ort_cpu.derive import linear_kinds, scaled_rows
 from andrea_export.targets.ort_cpu.files import files_of
+from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.session import OrtCpuSession
-from andrea_export.targets.recipe import OrtCpu
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea
 

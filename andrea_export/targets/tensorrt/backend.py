@@ -9,52 +9,36 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, PluginError, RunError, UsageError
 from andrea_export.core.gpu import why_no_gpu
 from andrea_export.core.installed import installed_version
-from andrea_export.core.names import gelu_layers, graph_inputs
-from andrea_export.core.precision import PRECISIONS, Precision
-from andrea_export.core.profile import Profile
+from andrea_export.core.names import gelu_layers
+from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Progress
-from andrea_export.core.targets import EngineTarget
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.sessions.base import Availability, Session
 from andrea_export.targets.tensorrt.child import WORKER_COMMAND, Child
 from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest
-from andrea_export.targets.tensorrt.model import derive_engine_model
+from andrea_export.targets.tensorrt.flavours import FLAVOURS, EngineTarget
+from andrea_export.targets.tensorrt.model import EngineModel, derive_engine_model
+from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
 from andrea_export.targets.tensorrt.session import EngineSession
-from andrea_model.config import AndreaConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flavour:
-    """What differs between TensorRT and TensorRT-RTX."""
-
-    product: str
-    module: str
-    distributions: tuple[str, ...]
-    """Names under which the package may be installed, for its version."""
-    extra: str
-    polygraphy_rtx: str | None
-    """The value of ``POLYGRAPHY_USE_TENSORRT_RTX``; None unsets it: Polygraphy takes any value for yes."""
-    builds_without_gpu: bool
 
 
 class _TensorRT:
     """Builds and runs engines of one flavour. ``worker`` is the child's command; tests put faults in its place."""
 
     target: EngineTarget
-    target_gpus: tuple[str, ...]
-    flavour: ClassVar[Flavour]
 
     def __init__(self, worker: Sequence[str] = WORKER_COMMAND) -> None:
         self._worker = tuple(worker)
+        self.flavour = FLAVOURS[self.target]
 
     def can_build(self) -> Availability:
         """Whether the package is here and, for TensorRT, a GPU, without which its builder does not start."""
@@ -84,82 +68,42 @@ class _TensorRT:
         memory, unproven).
         """
         start = time.monotonic()
-        step = f"engine {request.output.stem}"
         self._require(self.can_build(), f"build {request.target} engines")
         if not request.output.parent.is_dir():
-            raise UsageError(f"{request.output.parent} is no folder: an engine cannot be written there")
+            raise UsageError(f"{request.output.parent} is not a folder: an engine cannot be written there")
         precision = PRECISIONS[request.precision]
-        shapes = profile_shapes(request.config, precision, request.profile)
-        op = andrea_gelu()
-        plugin = None
-        if request.plugin_library is not None:
-            if not request.plugin_library.is_file():
-                raise PluginError(f"plugin library {request.plugin_library}: no such file")
-            plugin = {
-                "library": str(request.plugin_library.resolve()),
-                "name": op.op_type,
-                "version": op.plugin_version,
-                "namespace": op.plugin_namespace,
-            }
-
-        def detail(text: str) -> None:
-            progress.detail(step, text)
-
-        def seconds_left() -> float:
-            return max(request.timeout_s - (time.monotonic() - start), 0.0)
-
+        asked = {
+            "profile": profile_shapes(request.config, precision, request.profile),
+            "plugin": _plugin_asked_for(request.plugin_library),
+            "tf32": request.tf32,
+            # TensorRT has no fused kernel for fp32 attention. A bf16 one must have: decomposed by the builder, its
+            # scores would be stored in bf16. (An fp16 one comes without Attention nodes.)
+            "decomposable_attention": precision.compute_dtype == "fp32",
+        }
+        detail = partial(progress.detail, f"engine {request.output.stem}")
         # Beside the output, so that the engine can be renamed into place.
         with (
             tempfile.TemporaryDirectory(prefix=f".{request.output.name}-", dir=request.output.parent) as scratch,
             self._child(Path(scratch), BuildError) as child,
         ):
-            folder = Path(scratch)
-            description = child.ask("describe", {}, timeout_s=seconds_left(), detail=detail)
+
+            def ask(verb: str, **arguments: Any) -> dict[str, Any]:
+                seconds_left = max(request.timeout_s - (time.monotonic() - start), 0.0)
+                return child.ask(verb, arguments, timeout_s=seconds_left, detail=detail)
+
+            description = ask("describe")
             detail(f"deriving the {request.precision} graph")
-            derived = derive_engine_model(
-                request.model,
-                precision=precision,
-                plugin=plugin is not None,
-                parser_knows_attention=description["attention_node"],
-                folder=folder,
-            )
-            expected = gelu_layers(request.config)
-            if derived.gelu_layers != expected:
-                raise BuildError(
-                    f"{request.model} has GELUs {', '.join(derived.gelu_layers)}, expected {', '.join(expected)}",
-                    hint="export the model again",
-                )
-            engine = folder / "engine.plan"
-            facts = child.ask(
-                "build",
-                {
-                    "model": str(derived.path),
-                    "output": str(engine),
-                    "gelu_layers": derived.gelu_layers,
-                    "plugin": plugin,
-                    "profile": shapes,
-                    "tf32": request.tf32,
-                    # TensorRT has no fused kernel for fp32 attention. A bf16 one must have: decomposed by the builder,
-                    # its scores would be stored in bf16. (An fp16 one comes without Attention nodes.)
-                    "decomposable_attention": precision.compute_dtype == "fp32",
-                },
-                timeout_s=seconds_left(),
-                detail=detail,
-            )
+            derived = _derived(request, Path(scratch), parser_knows_attention=description["attention_node"])
+            engine = Path(scratch) / "engine.plan"
+            facts = ask("build", model=str(derived.path), output=str(engine), gelu_layers=derived.gelu_layers, **asked)
             engine.replace(request.output)
         return EngineFacts(
             target=request.target,
             precision=request.precision,
             num_gelu_nodes=len(derived.gelu_layers),
-            num_plugin_layers=facts["num_plugin_layers"],
-            gelu_implementations=facts["gelu_implementations"],
-            num_network_layers=facts["num_network_layers"],
-            plugin_embedded=facts["plugin_embedded"],
-            tf32=facts["tf32"],
-            tensorrt_version=facts["version"],
-            engine_bytes=facts["engine_bytes"],
+            tensorrt_version=facts.pop("version"),
             seconds=time.monotonic() - start,
-            peak_memory_bytes=facts["peak_memory_bytes"],
+            **facts,
         )
 
     def open(self, engine: Path) -> Session:
@@ -191,78 +135,49 @@ class _TensorRT:
                 yield child
 
 
+def _plugin_asked_for(library: Path | None) -> dict[str, str] | None:
+    """The plugin as the worker is asked to load it; None for the native twin. Raises: PluginError."""
+    if library is None:
+        return None
+    if not library.is_file():
+        raise PluginError(f"plugin library {library}: no such file")
+    op = andrea_gelu()
+    return {
+        "library": str(library.resolve()),
+        "name": op.op_type,
+        "version": op.plugin_version,
+        "namespace": op.plugin_namespace,
+    }
+
+
+def _derived(request: EngineRequest, folder: Path, *, parser_knows_attention: bool) -> EngineModel:
+    """The file that the engine is built from, with every GELU of the model. Raises: PassError, BuildError."""
+    derived = derive_engine_model(
+        request.model,
+        precision=PRECISIONS[request.precision],
+        plugin=request.plugin_library is not None,
+        parser_knows_attention=parser_knows_attention,
+        folder=folder,
+    )
+    expected = gelu_layers(request.config)
+    if derived.gelu_layers != expected:
+        raise BuildError(
+            f"{request.model} has GELUs {', '.join(derived.gelu_layers)}, expected {', '.join(expected)}",
+            hint="export the model again",
+        )
+    return derived
+
+
 class TensorRT(_TensorRT):
     """Classic TensorRT, 10.x and 11.x."""
 
-    target: EngineTarget = "tensorrt"
-    target_gpus = ("the model of GPU it was built on",)
-    flavour = Flavour(
-        product="TensorRT",
-        module="tensorrt",
-        distributions=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
-        extra="tensorrt",
-        polygraphy_rtx=None,
-        builds_without_gpu=False,
-    )
+    target = "tensorrt"
 
 
 class TensorRTRTX(_TensorRT):
     """TensorRT-RTX, whose engines are finished on the GPU that runs them and so can be built without one."""
 
-    target: EngineTarget = "tensorrt-rtx"
-    # Source: the support matrix of TensorRT-RTX 1.7 (Ampere, Ada and Blackwell; no Hopper).
-    target_gpus = ("8.0", "8.6", "8.9", "12.0", "12.1")
-    flavour = Flavour(
-        product="TensorRT-RTX",
-        module="tensorrt_rtx",
-        distributions=("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx"),
-        extra="rtx",
-        polygraphy_rtx="1",
-        builds_without_gpu=True,
-    )
-
-
-def profile_shapes(config: AndreaConfig, precision: Precision, profile: Profile) -> Mapping[str, list[list[int]]]:
-    """Minimum, optimum and maximum shape of every graph input. Raises UsageError for a profile the model cannot have.
-
-    The mask's length is past + sequence at each of the three, past ``n_ctx`` too: the builder checks that the shapes
-    of one point agree. No run gets there, as there are no positions beyond ``n_ctx``.
-    """
-    check_profile(config, profile)
-    sequence, past = profile.sequence, profile.past
-
-    def shape(dims: Sequence[int | str], point: str) -> list[int]:
-        sizes = {
-            "batch": getattr(profile.batch, point),
-            "sequence": getattr(sequence, point),
-            "past": getattr(past, point),
-            "total": getattr(sequence, point) + getattr(past, point),
-        }
-        return [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
-
-    return {
-        spec.name: [shape(spec.dims, point) for point in ("min", "opt", "max")]
-        for spec in graph_inputs(config, precision.cache_dtype)
-    }
-
-
-def check_profile(config: AndreaConfig, profile: Profile) -> None:
-    """Raises UsageError for a profile that a model of this context cannot have, every reason named."""
-    sequence, past = profile.sequence, profile.past
-    problems = []
-    if sequence.max > config.n_ctx:
-        problems.append(f"sequence.max is {sequence.max}")
-    if past.max >= config.n_ctx:
-        problems.append(f"past.max is {past.max}, which leaves no place for a new token")
-    for point in ("min", "opt"):
-        total = getattr(sequence, point) + getattr(past, point)
-        if total > config.n_ctx:
-            problems.append(f"sequence.{point} + past.{point} is {total}")
-    if problems:
-        raise UsageError(
-            f"the profile does not fit a context of {config.n_ctx} tokens: {'; '.join(problems)}",
-            hint="change the recipe's profile",
-        )
+    target = "tensorrt-rtx"
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------

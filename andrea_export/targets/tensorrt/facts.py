@@ -1,4 +1,4 @@
-"""Engines as data: what one is asked to be, what its build proved, and its entry in a bundle."""
+"""Engines and their plugin as data: what an engine is asked to be, what its build proved, and its entry in a bundle."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from typing import Protocol
 from andrea_export.core.precision import EnginePrecision
 from andrea_export.core.profile import Profile
 from andrea_export.core.progress import Progress
-from andrea_export.core.targets import EngineTarget
 from andrea_export.sessions.base import Availability, Session
+from andrea_export.targets.tensorrt.flavours import EngineTarget
 from andrea_model.config import AndreaConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFacts:
+    """What the plugin library was compiled from, with what, and for which GPUs."""
+
+    sources_sha256: str
+    nvcc_version: str
+    host_compiler: str
+    architectures: tuple[str, ...]
+    tensorrt_headers: str
+    """``abi`` (this project's declarations) or the version of NVIDIA's headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +76,6 @@ class EngineBackend(Protocol):
     """Builds and runs the engines of one target."""
 
     target: EngineTarget
-    target_gpus: tuple[str, ...]
-    """Compute capabilities its engines are for, or in words what they are bound to."""
 
     def can_build(self) -> Availability:
         """Whether engines can be built on this machine."""

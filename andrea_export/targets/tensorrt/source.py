@@ -13,8 +13,8 @@ from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
-from andrea_export.targets.engines import engine_backend
 from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.targets.tensorrt.flavours import engine_backend
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 

@@ -53,31 +53,63 @@ def build(request: Mapping[str, Any], doing: Doing, *, mark: Callable[[Any], Non
     for, or the builder failed).
     """
     trt = import_tensorrt()
-    from polygraphy import config as polygraphy_config
-    from polygraphy import func
-    from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-    from polygraphy.backend.trt import CreateConfig, EngineBytesFromNetwork, NetworkFromOnnxPath, Profile
+    from polygraphy.backend.trt import EngineBytesFromNetwork
 
     plugin: Mapping[str, str] | None = request["plugin"]
     if plugin is not None:
         doing("loading the plugin library")
         _load_plugin(trt, plugin)
     facts: dict[str, Any] = {}
+    prepared = _prepared_network(trt, request, facts, doing, mark)
+    configured = _configuration(trt, request, facts, doing)
+    output = Path(request["output"])
+    doing("parsing the ONNX file")
+    with memoryview(EngineBytesFromNetwork(prepared, config=configured)()) as engine:
+        doing("writing the engine")
+        with output.open("wb") as file:
+            file.write(engine)
+        facts["engine_bytes"] = engine.nbytes
+    embedded = plugin is not None and file_contains(output, Path(plugin["library"]).read_bytes())
+    if plugin is not None and not embedded:
+        raise BuildError("the engine does not hold the plugin library, which it was told to embed")
+    return {
+        **facts,
+        "plugin_embedded": embedded,
+        "version": trt.__version__,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # KiB on Linux
+    }
+
+
+def _prepared_network(
+    trt: Any, request: Mapping[str, Any], facts: dict[str, Any], doing: Doing, mark: Callable[[Any], None] | None
+) -> Any:
+    """The loader of the parsed network, its GELUs proven and counted into ``facts`` when it is called."""
+    from polygraphy import func
+    from polygraphy.backend.trt import NetworkFromOnnxPath
 
     # From TensorRT 11 on every network is strongly typed and the flag means nothing; before, it is what makes the
     # graph's types binding.
     has_flag = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
-    parse = NetworkFromOnnxPath(request["model"], strongly_typed=has_flag)
 
-    @func.extend(parse)  # type: ignore[untyped-decorator]
+    @func.extend(NetworkFromOnnxPath(request["model"], strongly_typed=has_flag))  # type: ignore[untyped-decorator]
     def prepared(builder: Any, network: Any, parser: Any) -> None:
         doing("checking what each GELU became")
-        facts.update(gelu_facts(trt, network, request["gelu_layers"], plugin))
+        facts.update(gelu_facts(trt, network, request["gelu_layers"], request["plugin"]))
         if request["decomposable_attention"]:
             _allow_decomposition(trt, network)
         if mark is not None:
             mark(network)
         doing("building the engine")
+
+    return prepared
+
+
+def _configuration(trt: Any, request: Mapping[str, Any], facts: dict[str, Any], doing: Doing) -> Any:
+    """The loader of the builder's configuration; what TF32 was set to is read back into ``facts``."""
+    from polygraphy import config as polygraphy_config
+    from polygraphy import func
+    from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
+    from polygraphy.backend.trt import CreateConfig, Profile
 
     profile = Profile()
     for name, (minimum, optimum, maximum) in request["profile"].items():
@@ -92,25 +124,11 @@ def build(request: Mapping[str, Any], doing: Doing, *, mark: Callable[[Any], Non
             config.set_flag(trt.BuilderFlag.TF32)
         else:
             config.clear_flag(trt.BuilderFlag.TF32)
-        if plugin is not None:
-            config.plugins_to_serialize = [plugin["library"]]
+        if request["plugin"] is not None:
+            config.plugins_to_serialize = [request["plugin"]["library"]]
         facts["tf32"] = bool(config.get_flag(trt.BuilderFlag.TF32))
 
-    doing("parsing the ONNX file")
-    with memoryview(EngineBytesFromNetwork(prepared, config=configured)()) as engine:
-        doing("writing the engine")
-        with Path(request["output"]).open("wb") as file:
-            file.write(engine)
-        facts["engine_bytes"] = engine.nbytes
-    embedded = plugin is not None and file_contains(Path(request["output"]), Path(plugin["library"]).read_bytes())
-    if plugin is not None and not embedded:
-        raise BuildError("the engine does not hold the plugin library, which it was told to embed")
-    return {
-        **facts,
-        "plugin_embedded": embedded,
-        "version": trt.__version__,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # KiB on Linux
-    }
+    return configured
 
 
 def file_contains(path: Path, needle: bytes) -> bool:
@@ -132,7 +150,7 @@ def _load_plugin(trt: Any, plugin: Mapping[str, str]) -> None:
     library = registry.load_library(plugin["library"])
     del builder
     if library is None:
-        raise PluginError(f"{plugin['library']} is no TensorRT plugin library")
+        raise PluginError(f"{plugin['library']} is not a TensorRT plugin library")
     found = _creator_names(registry)
     wanted = _creator_name(plugin["name"], plugin["version"], plugin["namespace"])
     if wanted not in found:

@@ -17,8 +17,8 @@ from andrea_export.core.precision import OrtPrecision
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
 from andrea_export.targets.ort_cpu.files import files_of
+from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.validation import agreement
-from andrea_export.targets.recipe import OrtCpu
 from andrea_export.weights.load import LoadedModel
 
 LONGEST, NUM_PROMPTS = 256, 256

@@ -19,12 +19,12 @@ from andrea_export.build.build import BuildResult, build_bundle
 from andrea_export.core.errors import UsageError
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.core.progress import Silent
-from andrea_export.core.targets import Int8Decode
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import check_layers, derive_ort_cpu, linear_kinds
-from andrea_export.targets.ort_cpu.files import files_of
+from andrea_export.targets.ort_cpu.files import Int8Decode, files_of
+from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.passes.linear_layers import BLOCK_LINEARS
-from andrea_export.targets.recipe import OrtCpu, recipe_from_mapping
+from andrea_export.targets.recipe import recipe_from_mapping
 from andrea_export.weights.load import LoadedModel
 
 

@@ -20,8 +20,9 @@ from andrea_export.core.names import graph_inputs
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.targets.tensorrt import backend as tensorrt
-from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX, profile_shapes
+from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
 from andrea_export.targets.tensorrt.child import Child
+from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
 from andrea_export.targets.tensorrt.session import EngineSession
 from andrea_export.targets.tensorrt.worker_run import read_tensor, write_tensor
 from andrea_model.config import PRESETS
@@ -85,7 +86,7 @@ def test_a_driver_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
 def test_asking_imports_nothing() -> None:
     program = """
         import sys
-        from andrea_export.targets.engines import engine_backend
+        from andrea_export.targets.tensorrt.flavours import engine_backend
         for target in ("tensorrt", "tensorrt-rtx"):
             engine_backend(target).can_build()
             engine_backend(target).can_run()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from andrea_export.bundle.contents import PLUGIN
+from andrea_export.bundle.layout import PLUGIN
 from andrea_export.compare.inputs import cases_within
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.errors import BackendUnavailable, RunError

@@ -20,15 +20,15 @@ from andrea_export.core.names import gelu_layers
 from andrea_export.core.precision import PRECISIONS, EnginePrecision
 from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.core.progress import Silent
-from andrea_export.core.targets import EngineTarget
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import gelu_nodes
 from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.operators import build_plugin_library
 from andrea_export.operators.rows import andrea_gelu
-from andrea_export.targets.engines import engine_backend
-from andrea_export.targets.tensorrt.backend import TensorRTRTX, profile_shapes
+from andrea_export.targets.tensorrt.backend import TensorRTRTX
 from andrea_export.targets.tensorrt.facts import EngineBackend, EngineFacts, EngineRequest
+from andrea_export.targets.tensorrt.flavours import EngineTarget, engine_backend
+from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
 from andrea_export.targets.tensorrt.worker_build import file_contains
 from andrea_model.config import PRESETS
 
@@ -197,7 +197,7 @@ def test_an_existing_engine_is_replaced_or_left_as_it_was(
 
 
 def test_a_folder_that_is_not_there(backend: EngineBackend, tiny_onnx: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"absent is no folder"):
+    with pytest.raises(UsageError, match=r"absent is not a folder"):
         backend.build(_request(tiny_onnx, tmp_path / "absent" / "e.plan", target=backend.target), Silent())
 
 
@@ -230,7 +230,7 @@ def test_a_library_without_get_creators(backend: EngineBackend, tiny_onnx: Path,
     library = _library(tmp_path, "int nothing;")
     error = _refused(backend, _request(tiny_onnx, tmp_path / "e.plan", target=backend.target, plugin_library=library))
     assert type(error) is PluginError
-    assert str(error).startswith(f"{library} is no TensorRT plugin library: ")
+    assert str(error).startswith(f"{library} is not a TensorRT plugin library: ")
     assert "getCreators" in str(error)
 
 
@@ -244,7 +244,7 @@ def test_a_library_without_creators(backend: EngineBackend, tiny_onnx: Path, tmp
     )
     error = _refused(backend, _request(tiny_onnx, tmp_path / "e.plan", target=backend.target, plugin_library=library))
     assert type(error) is PluginError
-    assert str(error).startswith(f"{library} is no TensorRT plugin library: ")
+    assert str(error).startswith(f"{library} is not a TensorRT plugin library: ")
     assert "No creator returned" in str(error)
 
 

@@ -1,0 +1,40 @@
+"""Where everything lies in a bundle: the folder's layout, and whether a folder holds anything else.
+
+A target's files are named in its own folder; what every bundle has beside them is named here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from andrea_export.targets.onnx.files import MODEL, WEIGHTS
+from andrea_export.targets.registry import REGISTRY, target_of
+from andrea_export.targets.tensorrt.files import PLUGIN
+
+__all__ = ["MANIFEST", "MODEL", "PLUGIN", "REPORT", "SCHEMA", "WEIGHTS", "stranger_in"]
+
+SCHEMA = "andrea-export/manifest/2"
+MANIFEST = "manifest.json"
+REPORT = "report.json"
+
+
+def stranger_in(folder: Path) -> str | None:
+    """The first thing in a folder that no build made; None for an empty folder and for a bundle, damaged or not.
+
+    ``manifest.json`` is a common name, so having one does not make a folder a bundle: every file must have a name that
+    bundles have, and there must be a model or a manifest of ours.
+    """
+    patterns = (MANIFEST, REPORT, *(pattern for target in REGISTRY for pattern in target_of(target).artifacts))
+    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if not file.is_dir()]
+    for name in names:
+        if not any(_is_called(name, pattern) for pattern in patterns):
+            return name
+    if MANIFEST in names and MODEL not in names:
+        with (folder / MANIFEST).open("rb") as file:
+            if SCHEMA.encode() not in file.read(4096):
+                return MANIFEST
+    return None
+
+
+def _is_called(name: str, pattern: str) -> bool:
+    return PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/")

@@ -1,0 +1,1 @@
+"""The canonical ONNX file, which every other target is derived from."""

@@ -1,0 +1,55 @@
+"""``onnx``: the model in one file that every runtime takes."""
+
+from __future__ import annotations
+
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.core.installed import installed_versions
+from andrea_export.operators.rows import andrea_gelu
+from andrea_export.sessions.base import Availability
+from andrea_export.targets.onnx.files import MODEL, WEIGHTS
+from andrea_export.targets.protocol import Build, Step, Steps, Toolchain
+from andrea_export.targets.recipe import Recipe
+from andrea_export.targets.steps import step_key, tool_sha256
+from andrea_model.config import AndreaConfig
+
+
+class OnnxTarget:
+    """The canonical ONNX file, in fp32 whatever else is built."""
+
+    artifacts = (MODEL, WEIGHTS)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
+        """It needs the base packages alone."""
+        return None
+
+    def runs_here(self) -> Availability | None:
+        """It is run by the onnxruntime that the build's key names."""
+        return None
+
+    def check(self, config: AndreaConfig, recipe: Recipe) -> None:
+        """It has no options."""
+
+    def steps(self, build: Build) -> Steps:
+        """One step: the export, and the hash of every parameter that went into it."""
+
+        def make() -> None:
+            from andrea_export.graph.canonical.export import export_canonical
+            from andrea_export.graph.parameters import hashes_from_model
+
+            export_canonical(build.load(), build.folder)
+            build.record.weights_sha256 = hashes_from_model(build.load().model)
+
+        key = step_key(
+            step=self.name,
+            config=build.config,
+            origin=build.origin,
+            op=andrea_gelu(),
+            tool=tool_sha256(),
+            versions=installed_versions(),
+        )
+        reused = yield Step(name=self.name, files=(MODEL, WEIGHTS), key=key, make=make)
+        if reused and build.previous is not None:
+            build.record.weights_sha256 = dict(build.previous.weights_sha256)

@@ -1,0 +1,63 @@
+"""``ort-cpu``: graphs shaped for onnxruntime's CPU kernels, in fp32, int8 and int4."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.core.precision import OrtPrecision
+from andrea_export.sessions.base import Availability
+from andrea_export.targets.onnx.files import MODEL
+from andrea_export.targets.ort_cpu.files import PATTERNS, files_of
+from andrea_export.targets.protocol import Build, Step, Steps, Toolchain
+from andrea_export.targets.recipe import Recipe
+from andrea_export.targets.steps import step_key
+from andrea_model.config import AndreaConfig
+
+
+class OrtCpuTarget:
+    """The graphs that ``run`` generates with on the CPU."""
+
+    artifacts = PATTERNS
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
+        """It needs the base packages alone."""
+        return None
+
+    def runs_here(self) -> Availability | None:
+        """It is run by the onnxruntime that the key of ``onnx`` names."""
+        return None
+
+    def check(self, config: AndreaConfig, recipe: Recipe) -> None:
+        """Raises UsageError for a layer that the recipe names and the model does not have; see ``check_layers``."""
+        from andrea_export.targets.ort_cpu.derive import check_layers
+
+        check_layers(config, recipe.precisions_of(self.name), recipe.ort_cpu)
+
+    def steps(self, build: Build) -> Steps:
+        """One step a precision."""
+        options = build.recipe.ort_cpu
+        for precision in build.recipe.precisions_of(self.name):
+            name = f"{self.name} {precision}"
+            yield Step(
+                name=name,
+                files=files_of(precision, options.int8_decode).all,
+                key=step_key(step=name, onnx=build.record.steps["onnx"], precision=precision, options=options),
+                make=partial(_make, build, precision),
+            )
+            build.record.ort_cpu += (precision,)
+
+
+def _make(build: Build, precision: OrtPrecision) -> None:
+    from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
+
+    derive_ort_cpu(
+        build.folder / MODEL,
+        build.config,
+        precision=precision,
+        options=build.recipe.ort_cpu,
+        folder=build.folder,
+    )

@@ -1,0 +1,103 @@
+"""What a target is: something that a build makes, a folder each (ARCHITECTURE.md), a line each in ``registry``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.core.precision import OrtPrecision
+from andrea_export.core.progress import Progress
+from andrea_export.sessions.base import Availability
+from andrea_export.targets.recipe import Recipe
+from andrea_export.targets.tensorrt.facts import EngineEntry, PluginFacts
+from andrea_export.weights.load import LoadedModel
+from andrea_export.weights.origin import WeightsOrigin
+from andrea_model.config import AndreaConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """Where to look for what may lie anywhere: NVIDIA's TensorRT headers, and a CUDA toolkit beside the nvcc wheels."""
+
+    tensorrt_root: Path | None = None
+    cuda_root: Path | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What the steps of a build have to say in its manifest, under the manifest's own names."""
+
+    weights_sha256: dict[str, str] = field(default_factory=dict)
+    plugin: PluginFacts | None = None
+    engines: tuple[EngineEntry, ...] = ()
+    ort_cpu: tuple[OrtPrecision, ...] = ()
+    target_gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    steps: dict[str, str] = field(default_factory=dict)
+    """Step → its key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One build in progress, as its targets see it."""
+
+    folder: Path
+    """Where files are written."""
+    recipe: Recipe
+    """Its targets are those that are built."""
+    config: AndreaConfig
+    origin: WeightsOrigin
+    load: Callable[[], LoadedModel]
+    """The torch model; loaded once, when it is first wanted. Raises: CheckpointError."""
+    cache_dir: Path
+    toolchain: Toolchain
+    progress: Progress
+    previous: Record | None
+    """Of the earlier bundle in this place, if there is one."""
+    record: Record = field(default_factory=Record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Files that are made together, and reused together where an earlier bundle has them from the same key."""
+
+    name: str
+    files: tuple[str, ...]
+    key: str | Callable[[], str]
+    """The hash of what they are made from (``step_key``), or what finds it out."""
+    make: Callable[[], str | None]
+    """Writes the files; may return how it did, where the build's own reason would say less."""
+    why_reused: str = "nothing it is made from has changed"
+
+
+Steps = Generator[Step, bool, None]
+"""The steps of a target, in order. Each is told whether its files were reused, before the next one is asked for."""
+
+
+class Target(Protocol):
+    """One thing that can be built. Importing its module imports no toolchain."""
+
+    name: str
+    artifacts: tuple[str, ...]
+    """Patterns of its files' names inside a bundle, whichever recipe made them."""
+
+    def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
+        """Why this machine cannot build it; None if it can."""
+        ...
+
+    def runs_here(self) -> Availability | None:
+        """Whether what it makes can be run on this machine; None where that takes nothing that the build does not."""
+        ...
+
+    def check(self, config: AndreaConfig, recipe: Recipe) -> None:
+        """Holds the recipe's part that is this target's, before anything is built, whether it is built or not.
+
+        Raises: UsageError.
+        """
+        ...
+
+    def steps(self, build: Build) -> Steps:
+        """The steps that make it. Raises: PluginError, BuildError, ExportError, PassError."""
+        ...

@@ -1,0 +1,149 @@
+"""``tensorrt`` and ``tensorrt-rtx``: the plugin library, and an engine a precision with the library embedded."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.core.precision import EnginePrecision
+from andrea_export.operators import PluginBuild, build_plugin_library, check_library, compiler_status
+from andrea_export.operators.rows import andrea_gelu
+from andrea_export.sessions.base import Availability
+from andrea_export.targets.onnx.files import MODEL
+from andrea_export.targets.protocol import Build, Step, Steps, Toolchain
+from andrea_export.targets.recipe import Recipe
+from andrea_export.targets.steps import step_key
+from andrea_export.targets.tensorrt.facts import EngineEntry, EngineRequest, PluginFacts
+from andrea_export.targets.tensorrt.files import PATTERNS, PLUGIN, engine_file
+from andrea_export.targets.tensorrt.flavours import FLAVOURS, engine_backend
+from andrea_export.targets.tensorrt.profile_shapes import check_profile
+from andrea_model.config import AndreaConfig
+
+_PLUGIN_STEP = "plugin"
+
+
+class TensorRTTarget:
+    """The engines of one flavour. The library is built once, whichever flavour wants it first."""
+
+    artifacts = PATTERNS
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
+        """The flavour's package, a GPU where its builder needs one, or a compiler of the plugin."""
+        engines = engine_backend(self.name).can_build()
+        if not engines.available:
+            return BackendUnavailable(f"target {self.name}: {engines.reason}", hint=engines.hint)
+        missing = [tool for tool in compiler_status(toolkit_root=toolchain.cuda_root) if not tool.found]
+        if not missing:
+            return None
+        return BackendUnavailable(
+            f"target {self.name}: the plugin cannot be compiled without {', '.join(tool.name for tool in missing)}",
+            hint="; ".join(dict.fromkeys(tool.hint for tool in missing if tool.hint)),
+        )
+
+    def runs_here(self) -> Availability | None:
+        """Engines run on a GPU."""
+        return engine_backend(self.name).can_run()
+
+    def check(self, config: AndreaConfig, recipe: Recipe) -> None:
+        """Raises UsageError for a profile that the model cannot have, where engines are built."""
+        if self.name in (recipe.targets or ()):
+            check_profile(config, recipe.profile)
+
+    def steps(self, build: Build) -> Steps:
+        """The plugin, unless the other flavour has made it, and one step an engine."""
+        if _PLUGIN_STEP not in build.record.steps:
+            yield from _plugin_step(build)
+        for precision in build.recipe.precisions_of(self.name):
+            yield from self._engine_step(build, precision, native=False)
+            if build.recipe.native_twin:
+                yield from self._engine_step(build, precision, native=True)
+
+    def _engine_step(self, build: Build, precision: EnginePrecision, *, native: bool) -> Steps:
+        recipe, record = build.recipe, build.record
+        file = engine_file(self.name, precision, native_twin=native)
+        output = build.folder / file
+        name = f"engine {output.stem}"
+        made: list[EngineEntry] = []
+
+        def make() -> None:
+            output.parent.mkdir(exist_ok=True)
+            request = EngineRequest(
+                model=build.folder / MODEL,
+                config=build.config,
+                target=self.name,
+                precision=precision,
+                profile=recipe.profile,
+                tf32=recipe.tf32,
+                plugin_library=None if native else build.folder / PLUGIN,
+                timeout_s=recipe.engine_timeout_s,
+                output=output,
+            )
+            facts = engine_backend(self.name).build(request, build.progress)
+            made.append(EngineEntry(file=file, native_twin=native, facts=facts))
+
+        key = step_key(
+            step=name,
+            onnx=record.steps["onnx"],
+            plugin=None if native else record.steps[_PLUGIN_STEP],
+            target=self.name,
+            precision=precision,
+            profile=recipe.profile,
+            tf32=recipe.tf32,
+        )
+        reused = yield Step(name=name, files=(file,), key=key, make=make)
+        if reused and build.previous is not None:
+            made += [entry for entry in build.previous.engines if entry.file == file]
+        record.engines += tuple(made)
+        record.target_gpus[file] = FLAVOURS[self.name].target_gpus
+
+
+def _plugin_step(build: Build) -> Steps:
+    """The library from the cache, where its sources and compilers are the same. Its key is known once it is there."""
+    built: list[PluginBuild] = []
+
+    def key() -> str:
+        built.append(
+            build_plugin_library(
+                build.cache_dir,
+                architectures=build.recipe.cuda_architectures,
+                tensorrt_root=build.toolchain.tensorrt_root,
+                toolkit_root=build.toolchain.cuda_root,
+                on_line=lambda line: build.progress.detail(_PLUGIN_STEP, line),
+            )
+        )
+        check_library(built[0].library, andrea_gelu())
+        return built[0].key
+
+    def make() -> str:
+        output = build.folder / PLUGIN
+        output.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(built[0].library, output)
+        return "made: taken from the cache" if built[0].reused else "made: compiled"
+
+    why_reused = "its sources, compilers and architectures are the same"
+    yield Step(name=_PLUGIN_STEP, files=(PLUGIN,), key=key, make=make, why_reused=why_reused)
+    plugin = PluginFacts(
+        sources_sha256=built[0].sources_sha256,
+        nvcc_version=built[0].nvcc_version,
+        host_compiler=built[0].host_compiler,
+        architectures=tuple(built[0].architectures),
+        tensorrt_headers=built[0].tensorrt_headers,
+    )
+    build.record.plugin = plugin
+    build.record.target_gpus[PLUGIN] = tuple(
+        name for entry in plugin.architectures for name in _compute_capabilities(entry)
+    )
+
+
+def _compute_capabilities(architecture: str) -> tuple[str, ...]:
+    """CMake's name of an architecture as compute capabilities: ``90`` → 9.0 and its PTX, ``120-real`` → 12.0."""
+    found = re.fullmatch(r"(\d+)(\d)([a-z]?)(-real|-virtual)?", architecture)
+    if found is None:  # native, all-major: CMake's own words
+        return (architecture,)
+    name = f"{found[1]}.{found[2]}{found[3]}"
+    kinds = {"-real": (name,), "-virtual": (f"{name} PTX",)}
+    return kinds.get(found[4], (name, f"{name} PTX"))

@@ -1,0 +1,42 @@
+"""A target in one file: what a new one has to bring, beside its line in the registry."""
+
+from __future__ import annotations
+
+from andrea_export.core.errors import BackendUnavailable, UsageError
+from andrea_export.sessions.base import Availability
+from andrea_export.targets.protocol import Build, Step, Steps, Toolchain
+from andrea_export.targets.recipe import Recipe
+from andrea_export.targets.steps import step_key
+from andrea_model.config import AndreaConfig
+
+
+class ToyTarget:
+    """Writes down how large the canonical file is."""
+
+    artifacts = ("toy-*.txt",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
+        """Nothing is needed."""
+        return None
+
+    def runs_here(self) -> Availability | None:
+        """There is nothing to run."""
+        return None
+
+    def check(self, config: AndreaConfig, recipe: Recipe) -> None:
+        """Raises UsageError for a seed it does not like."""
+        if recipe.seed == 13:
+            raise UsageError("toy: the seed is 13")
+
+    def steps(self, build: Build) -> Steps:
+        """One step."""
+
+        def make() -> None:
+            num_bytes = (build.folder / "model.onnx").stat().st_size
+            (build.folder / "toy-size.txt").write_text(f"{num_bytes}\n", encoding="utf-8")
+
+        key = step_key(step=self.name, onnx=build.record.steps["onnx"])
+        yield Step(name=self.name, files=("toy-size.txt",), key=key, make=make)
