@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,16 +77,34 @@ def tiny_onnx(tiny: LoadedModel, made_once: MadeOnce) -> Path:
 
 
 @pytest.fixture(scope="session")
-def andrea_120m() -> LoadedModel:
-    """The real shape, with a few channels that dwarf the others, as a trained model's do. Not to be changed."""
-    loaded = load_model(preset="andrea-120m", checkpoint=None, seed=0)
-    return replace(loaded, model=with_outlier_channels(loaded.model))
+def andrea_120m_checkpoint(made_once: MadeOnce) -> Path:
+    """The real shape, untrained, with a few channels that dwarf the others, as a trained model's do. Read only."""
+
+    def make(folder: Path) -> Path:
+        loaded = load_model(preset="andrea-120m", checkpoint=None, seed=0)
+        save_checkpoint(with_outlier_channels(loaded.model), folder / "outliers.safetensors", origin=loaded.origin)
+        return folder / "outliers.safetensors"
+
+    return made_once("120m", make)
 
 
 @pytest.fixture(scope="session")
-def andrea_120m_onnx(andrea_120m: LoadedModel, made_once: MadeOnce) -> Path:
+def andrea_120m(andrea_120m_checkpoint: Path) -> LoadedModel:
+    """The model in it. Not to be changed."""
+    return load_model(preset=None, checkpoint=andrea_120m_checkpoint, seed=0)
+
+
+@pytest.fixture(scope="session")
+def andrea_120m_build(andrea_120m_checkpoint: Path, cache_dir: Path, made_once: MadeOnce) -> BuildByCommand:
+    """Its bundle, with all that this machine can build. Read only."""
+    options = ("--checkpoint", andrea_120m_checkpoint, "--cache-dir", cache_dir)
+    return made_once("120m-bundle", lambda folder: build_by_command(folder / "andrea-120m", *options))
+
+
+@pytest.fixture(scope="session")
+def andrea_120m_onnx(andrea_120m_build: BuildByCommand) -> Path:
     """Its canonical ONNX file. Read only."""
-    return made_once("120m-onnx", lambda folder: export_canonical(andrea_120m, folder))
+    return andrea_120m_build.bundle / "model.onnx"
 
 
 def _built(checkpoint: Path, cache_dir: Path, output: Path, **recipe: object) -> BuildResult:
@@ -108,6 +128,21 @@ def built(checkpoint: Path, cache_dir: Path, made_once: MadeOnce) -> BuildResult
 def bundle(built: BuildResult, tmp_path: Path) -> Path:
     """A copy of that bundle, to be damaged."""
     return Path(shutil.copytree(built.bundle, tmp_path / "bundle"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildByCommand:
+    """A bundle that the command line tool built in a process of its own, and what it said with ``--json``."""
+
+    bundle: Path
+    done: subprocess.CompletedProcess[str]
+
+
+def build_by_command(output: Path, *options: object) -> BuildByCommand:
+    """``andrea-export build OUTPUT OPTIONS --json``, whether or not it succeeds."""
+    command = [sys.executable, "-m", "andrea_export", "build", str(output), *map(str, options), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    return BuildByCommand(bundle=output, done=done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

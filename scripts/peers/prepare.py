@@ -16,10 +16,10 @@ from andrea_export.build.build import build_bundle
 from andrea_export.core.progress import Silent
 from andrea_export.targets.recipe import recipe_from_mapping
 from andrea_export.weights.load import LoadedModel, load_model
+from support.paths import FIXTURES
 
 PRESET, SEED = "andrea-120m", 0
-_FIXTURES = Path(__file__).resolve().parents[2] / "tests" / "fixtures"
-CHECKPOINT, TEXT = _FIXTURES / "austen.safetensors", _FIXTURES / "austen_held_out.txt"
+CHECKPOINT = FIXTURES / "austen.safetensors"
 _OUTSIDE = {"token_embed": "wte", "position_embed": "wpe", "ln_f": "ln_f"}
 _NAMES = {"attn.qkv": "attn.c_attn", "attn.proj": "attn.c_proj", "mlp.fc": "mlp.c_fc", "mlp.proj": "mlp.c_proj"}
 
@@ -86,14 +86,6 @@ def write_prompts(folder: Path, prompts: list[list[int]], checkpoint: Path | Non
         rows = [model(torch.tensor([prompt]))[0][0, -1].numpy() for prompt in prompts]
     np.save(folder / "reference.npy", np.stack(rows))
     file.write_text(content, encoding="utf-8")
-
-
-def trained_prompts(number: int, longest: int) -> list[list[int]]:
-    """Byte tokens of held-out text, from all over it, of 1 to ``longest`` tokens."""
-    content = TEXT.read_bytes()
-    starts = np.linspace(0, len(content) - longest, number).astype(int)
-    lengths = np.linspace(1, longest, number).astype(int)
-    return [list(content[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
 
 def build_our_bundle(folder: Path, checkpoint: Path | None) -> None:

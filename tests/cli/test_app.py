@@ -141,11 +141,12 @@ def test_interrupting_is_one_line(andrea: Andrea, monkeypatch: pytest.MonkeyPatc
     assert (outcome.code, outcome.error, outcome.stdout) == (130, "interrupted", "")
 
 
-def test_a_closed_pipe_is_no_error_message() -> None:
+def test_a_closed_pipe_is_no_error_message(built_bundle: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
-        done = subprocess.run([*PROGRAM, "doctor"], stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+        command = [*PROGRAM, "check", str(built_bundle / "report.json")]
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
@@ -160,18 +161,18 @@ def test_a_full_stderr_takes_nothing_from_the_result(built_bundle: Path) -> None
     with Path("/dev/full").open("wb") as full:
         done = run_program("run", built_bundle, "--tokens", "5", "--max-new-tokens", "2", stderr=full)
         assert (done.returncode, len(done.stdout.split(b","))) == (0, 2)
-        assert run_program("inspect", "/nope", stderr=full).returncode == 2
+        assert run_program("check", "/nope", stderr=full).returncode == 2
 
 
-def test_a_full_stdout_is_one_line(tmp_path: Path) -> None:
+def test_a_full_stdout_is_one_line(built_bundle: Path, tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         for more in ((), ("--json",)):
-            done = run_program("doctor", *more, stdout=full)
+            done = run_program("check", built_bundle / "report.json", *more, stdout=full)
             assert done.returncode == 3
             assert done.stderr.startswith(b"error: stdout cannot be written: No space left on device")
             assert b"Traceback" not in done.stderr
             assert b"Exception ignored" not in done.stderr
-        assert run_program("inspect", tmp_path / "absent", "--json", stdout=full).returncode == 2
+        assert run_program("check", tmp_path / "absent", "--json", stdout=full).returncode == 2
 
 
 def in_shell(redirection: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
@@ -184,18 +185,18 @@ def test_closed_streams(built_bundle: Path) -> None:
     done = in_shell("2>&-", "run", built_bundle, "--tokens", "5", "--max-new-tokens", "1")
     assert done.returncode == 0
     assert done.stdout.strip().isdigit()
-    assert in_shell("2>&-", "inspect", "/nope").returncode == 2
-    done = in_shell(">&-", "doctor")
+    assert in_shell("2>&-", "check", "/nope").returncode == 2
+    done = in_shell(">&-", "check", built_bundle / "report.json")
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, b"error: stdout is closed")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8:strict", "latin-1", "utf-8"])
 def test_json_is_json_in_every_encoding(tmp_path: Path, encoding: str) -> None:
     odd = os.fsencode(tmp_path) + b"/\xff\xe2\x82\xac"  # half a name is no UTF-8, the other half a euro sign
-    done = run_program("inspect", odd, "--json", env={**os.environ, "PYTHONIOENCODING": encoding})
+    done = run_program("check", odd, "--json", env={**os.environ, "PYTHONIOENCODING": encoding})
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
-    assert "\u20ac: no such file" in json.loads(done.stdout.decode(encoding.partition(":")[0]))["error"]
+    assert "\u20ac is not UTF-8" in json.loads(done.stdout.decode(encoding.partition(":")[0]))["error"]
 
 
 def test_a_checkpoint_whose_name_is_no_text(checkpoint: Path, tmp_path: Path) -> None:
@@ -256,10 +257,10 @@ def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert b"h = m\\xb7W_1 + b_1" in done.stdout
     odd = os.fsencode(tmp_path) + b"/\xff"
-    done = subprocess.run([*PROGRAM, "inspect", odd], **run)  # type: ignore[call-overload]
+    done = subprocess.run([*PROGRAM, "check", odd], **run)  # type: ignore[call-overload]
     assert done.returncode == 2
     assert done.stderr.startswith(b"error: ")
-    assert b"no such file or folder" in done.stderr
+    assert b"is not UTF-8" in done.stderr
 
 
 def test_help_states_the_defaults(andrea: Andrea) -> None:

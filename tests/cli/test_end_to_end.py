@@ -6,34 +6,28 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
 from andrea_export.bundle.layout import MANIFEST, REPORT
-from andrea_export.weights.load import load_model, save_checkpoint
-from support.model_traits import with_outlier_channels
+from tests.conftest import Andrea, BuildByCommand, build_by_command
 
 
-class Outcome(Protocol):
-    code: int
-    stdout: str
-    stderr: str
-
-
-def test_engines_of_every_precision_and_their_native_twins(
-    andrea: Any, checkpoint: Path, cache_dir: Path, tmp_path: Path
-) -> None:
-    recipe = tmp_path / "recipe.toml"
+@pytest.fixture(scope="module")
+def with_engines(checkpoint: Path, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildByCommand:
+    """The tiny model with engines of every precision and their native twins. Read only."""
+    folder = tmp_path_factory.mktemp("engines")
+    recipe = folder / "recipe.toml"
     recipe.write_text(
         'native_twin = true\nprecisions = ["fp32", "fp16", "bf16"]\n[profile]\nbatch = {min = 1, opt = 1, max = 2}'
     )
-    output = tmp_path / "bundle"
-    done = andrea(
-        "build", output, "--checkpoint", checkpoint, "--recipe", recipe, "--target", "tensorrt-rtx",
-        "--cache-dir", cache_dir, "--json",
-    )  # fmt: skip
-    assert done.code == 0, done.stderr
+    options = ("--checkpoint", checkpoint, "--recipe", recipe, "--target", "tensorrt-rtx", "--cache-dir", cache_dir)
+    return build_by_command(folder / "bundle", *options)
+
+
+def test_engines_of_every_precision_and_their_native_twins(with_engines: BuildByCommand) -> None:
+    output, done = with_engines.bundle, with_engines.done
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "pass"
     engines = {f"tensorrt-rtx-{p}{twin}.plan" for p in ("fp32", "fp16", "bf16") for twin in ("", "-native")}
     assert {file.name for file in (output / "engines").iterdir()} == engines
@@ -53,15 +47,10 @@ def test_engines_of_every_precision_and_their_native_twins(
     assert library not in (output / "engines" / "tensorrt-rtx-fp16-native.plan").read_bytes()
 
 
-def test_an_engine_that_cannot_run_here_is_not_measured_never_passed(
-    andrea: Any, checkpoint: Path, cache_dir: Path, tmp_path: Path
-) -> None:
+def test_an_engine_that_cannot_run_here_is_not_measured_never_passed(with_engines: BuildByCommand) -> None:
     from andrea_export.targets.tensorrt.flavours import engine_backend
 
-    output = tmp_path / "bundle"
-    arguments = ("build", output, "--checkpoint", checkpoint, "--target", "tensorrt-rtx", "--cache-dir", cache_dir)
-    assert andrea(*arguments).code == 0
-    report = json.loads((output / REPORT).read_text())
+    report = json.loads((with_engines.bundle / REPORT).read_text())
     (engine,) = [candidate for candidate in report["candidates"] if candidate["name"] == "tensorrt-rtx-fp32"]
     runnable = engine_backend("tensorrt-rtx").can_run()
     if runnable.available:
@@ -69,23 +58,30 @@ def test_an_engine_that_cannot_run_here_is_not_measured_never_passed(
     else:
         assert engine["verdict"] == "not-measured" and engine["reason"] == runnable.reason
         assert not [row for row in report["layers"] if row["candidate"] == "tensorrt-rtx-fp32"]
-    again = andrea(*arguments, "--json")
+
+
+def test_the_same_build_again_makes_nothing_again(
+    andrea: Andrea, with_engines: BuildByCommand, checkpoint: Path, cache_dir: Path
+) -> None:
+    recipe = with_engines.bundle.parent / "recipe.toml"
+    again = andrea(
+        "build", with_engines.bundle, "--checkpoint", checkpoint, "--recipe", recipe, "--target", "tensorrt-rtx",
+        "--cache-dir", cache_dir, "--json",
+    )  # fmt: skip
     assert again.code == 0
     assert all(step["reused"] for step in json.loads(again.stdout)["steps"])
 
 
 @pytest.mark.full
-def test_andrea_120m_from_a_checkpoint_to_tokens(andrea: Any, cache_dir: Path, tmp_path: Path) -> None:
+def test_andrea_120m_from_a_checkpoint_to_tokens(
+    andrea: Andrea, andrea_120m_build: BuildByCommand, tmp_path: Path
+) -> None:
     """The demo: one command, 12 plugin layers, every layer compared, and tokens out of the moved bundle.
 
     Its channels are a trained model's: a few dwarf the others, which random weights would not show.
     """
-    output, checkpoint = tmp_path / "andrea-120m", tmp_path / "outliers.safetensors"
-    loaded = load_model(preset="andrea-120m", checkpoint=None, seed=0)
-    save_checkpoint(with_outlier_channels(loaded.model), checkpoint, origin=loaded.origin)
-    del loaded
-    done = andrea("build", output, "--checkpoint", checkpoint, "--cache-dir", cache_dir, "--json")
-    assert done.code == 0, done.stderr
+    output, done = andrea_120m_build.bundle, andrea_120m_build.done
+    assert done.returncode == 0, done.stderr
     report = json.loads((output / REPORT).read_text())
     assert report["verdict"] == "pass" and report["first_failure"] is None
     rows = [row["name"] for row in report["layers"] if row["candidate"] == "onnxruntime-cpu"]
@@ -94,14 +90,14 @@ def test_andrea_120m_from_a_checkpoint_to_tokens(andrea: Any, cache_dir: Path, t
     assert engine["facts"]["num_plugin_layers"] == engine["facts"]["num_gelu_nodes"] == 12
     assert (output / "model.onnx.data").stat().st_size < 4 * 92_331_264 + 64 * 1024
 
-    moved = Path(shutil.move(output, tmp_path / "moved"))
+    moved = Path(shutil.copytree(output, tmp_path / "moved"))
     ran = andrea("run", moved, "--tokens", "5,17,99", "--max-new-tokens", "4")
     assert ran.code == 0, ran.stderr
     assert re.fullmatch(r"\d+(,\d+){3}\n", ran.stdout)
     assert "untrained weights" in ran.stderr
 
 
-def test_a_planted_fault_ends_in_exit_code_1_with_the_layer_on_the_screen(andrea: Any, bundle: Path) -> None:
+def test_a_planted_fault_ends_in_exit_code_1_with_the_layer_on_the_screen(andrea: Andrea, bundle: Path) -> None:
     import onnx
     from onnx import helper
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from bench_detection import _as_json, _goals_met, _joined, _result
+from detection.result import as_json, goals_met, joined, result_of
 
 from andrea_export.compare.inputs import cases_from_tokens, seeded_cases
 from andrea_export.weights.load import LoadedModel, load_model
@@ -140,22 +140,22 @@ def test_the_tables_count_what_is_in_the_graphs(tmp_path: Path) -> None:
     }
     conditions = {"seconds": 1, "cpu_seconds": 2}
     for name, parts in (("a", (faults, [])), ("b", ([], sound))):
-        (tmp_path / f"{name}.json").write_text(_as_json(_result(conditions, *parts)))
-    joined = _joined([tmp_path / "a.json", tmp_path / "b.json"])
-    assert joined["comparators"][OURS] == summary_of(OURS, faults, sound)
-    assert joined["conditions"] == {"seconds": 2, "cpu_seconds": 4}
-    assert np.isfinite(joined["num_fault_kinds"])
+        (tmp_path / f"{name}.json").write_text(as_json(result_of(conditions, *parts)))
+    both = joined([tmp_path / "a.json", tmp_path / "b.json"])
+    assert both["comparators"][OURS] == summary_of(OURS, faults, sound)
+    assert both["conditions"] == {"seconds": 2, "cpu_seconds": 4}
+    assert np.isfinite(both["num_fault_kinds"])
 
 
 def test_the_committed_table_is_that_of_the_committed_graphs_and_meets_the_goals() -> None:
     docs = FIXTURES.parents[1] / "docs"
     result = json.loads((docs / "detection.json").read_text(encoding="utf-8"))
-    again = _result(result["conditions"], result["faults"], result["sound_runs"])
+    again = result_of(result["conditions"], result["faults"], result["sound_runs"])
     assert again == result
     assert (docs / "detection.md").read_text(encoding="utf-8") == markdown_of(again)
     ours, *others = again["comparators"].values()
     for other in others:  # all were given the same graphs
         assert (other["num_faults"], other["num_sound_runs"]) == (ours["num_faults"], ours["num_sound_runs"])
         assert other["num_caught"] <= ours["num_caught"] and other["num_false_alarms"] >= ours["num_false_alarms"]
-    assert _goals_met(ours)
+    assert goals_met(ours)
     assert again["num_fault_kinds"] >= 30 and ours["num_faults"] >= 300 and ours["num_sound_runs"] >= 300

@@ -5,7 +5,8 @@ One function a fault: it changes an ONNX graph (weights loaded) in place at one 
 
     edit     the changes faults are made of
     weights  in what the file stores
-    graph    in what its nodes do
+    graph    in what its blocks' nodes do
+    ends     in what they are given, and in the head
     values   in what a value is stored as
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import onnx
 
 from andrea_model.config import AndreaConfig
-from support.planted import graph, values, weights
+from support.planted import ends, graph, values, weights
 
 Plant = Callable[[onnx.ModelProto, str, float], None]
 
@@ -124,20 +125,20 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="one channel shifted", plant=values.channel_shifted,
           layers=("ln_1", "attn.qkv", "mlp_residual"), sizes=(1e-3,)),
     Fault(name="last position zeroed", plant=values.last_position_zeroed, layers=("attn.proj", "mlp.gelu")),
-    Fault(name="tokens clipped", plant=graph.tokens_clipped, layers=("token_embed",), sizes=(200,), in_block=False),
-    Fault(name="tokens off by one", plant=graph.tokens_off_by_one, layers=("token_embed",), in_block=False),
-    Fault(name="embedding rows swapped", plant=graph.embedding_rows_swapped,
+    Fault(name="tokens clipped", plant=ends.tokens_clipped, layers=("token_embed",), sizes=(200,), in_block=False),
+    Fault(name="tokens off by one", plant=ends.tokens_off_by_one, layers=("token_embed",), in_block=False),
+    Fault(name="embedding rows swapped", plant=ends.embedding_rows_swapped,
           layers=("token_embed", "position_embed"), in_block=False),
     Fault(name="embedding in bf16", plant=values.through_bf16,
           layers=("token_embed", "position_embed"), in_block=False),
-    Fault(name="positions off by one", plant=graph.positions_off_by_one, layers=("position_embed",), in_block=False),
-    Fault(name="positions clipped", plant=graph.positions_clipped,
+    Fault(name="positions off by one", plant=ends.positions_off_by_one, layers=("position_embed",), in_block=False),
+    Fault(name="positions clipped", plant=ends.positions_clipped,
           layers=("position_embed",), sizes=(31,), in_block=False),
-    Fault(name="positions count padding", plant=graph.positions_count_padding,
+    Fault(name="positions count padding", plant=ends.positions_count_padding,
           layers=("position_embed",), in_block=False),
-    Fault(name="mask off by one", plant=graph.mask_off_by_one, layers=("mask",), in_block=False),
-    Fault(name="mask forgets padding", plant=graph.mask_forgets_padding, layers=("mask",), in_block=False),
-    Fault(name="mask sees the future", plant=graph.mask_sees_future, layers=("mask",), in_block=False),
+    Fault(name="mask off by one", plant=ends.mask_off_by_one, layers=("mask",), in_block=False),
+    Fault(name="mask forgets padding", plant=ends.mask_forgets_padding, layers=("mask",), in_block=False),
+    Fault(name="mask sees the future", plant=ends.mask_sees_future, layers=("mask",), in_block=False),
     Fault(name="position added twice", plant=graph.position_added_twice, layers=("embed_residual",), in_block=False),
     Fault(name="final norm's epsilon changed", plant=graph.epsilon_changed,
           layers=("ln_f",), sizes=(1e-2,), in_block=False),
@@ -146,7 +147,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="logits scaled", plant=values.scaled, layers=("logits",), sizes=(1.01, 1.0001), in_block=False),
     Fault(name="logits in fp16", plant=values.through_fp16, layers=("logits",), in_block=False),
     Fault(name="logits of one token zeroed", plant=values.channel_zeroed, layers=("logits",), in_block=False),
-    Fault(name="head not tied", plant=graph.head_not_tied, layers=("logits",), in_block=False),
+    Fault(name="head not tied", plant=ends.head_not_tied, layers=("logits",), in_block=False),
 )  # fmt: skip
 
 SUBTLE: tuple[Fault, ...] = (

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peers.prepare import trained_prompts
 
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.runtime.open import open_shared
@@ -20,6 +19,7 @@ from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.validation import agreement
 from andrea_export.weights.load import LoadedModel
+from support.held_out import held_out_prompts
 
 LONGEST, NUM_PROMPTS = 256, 256
 
@@ -29,7 +29,7 @@ Divergence = Callable[..., float]
 @pytest.fixture(scope="module")
 def divergence(trained: LoadedModel, trained_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> Divergence:
     """Of a precision under a recipe's keys: mean KL(torch in fp32 ‖ the graphs) after prompts, in nats."""
-    prompts = trained_prompts(NUM_PROMPTS, LONGEST)
+    prompts = held_out_prompts(NUM_PROMPTS, LONGEST)
     with torch.inference_mode():
         exact = np.stack([trained.model(torch.tensor([prompt]))[0][0, -1].numpy() for prompt in prompts])
     folder = Path(shutil.copytree(trained_onnx.parent, tmp_path_factory.mktemp("trained") / "graphs"))
