@@ -125,6 +125,7 @@ def test_a_damaged_report_alone_is_made_again_from_kept_files(bundle: Path, cach
     open_bundle(bundle)
 
 
+@pytest.mark.traces
 def test_everything_but_engines_is_byte_reproducible(
     built: BuildResult, tmp_path: Path, cache_dir: Path, checkpoint: Path
 ) -> None:

@@ -162,6 +162,7 @@ def test_nodes_carry_their_module_path(tiny: LoadedModel, tiny_onnx: Path) -> No
         assert not node.doc_string
 
 
+@pytest.mark.traces
 def test_the_same_model_gives_the_same_bytes(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path) -> None:
     again = export_canonical(tiny, tmp_path)
     assert again.read_bytes() == tiny_onnx.read_bytes()
@@ -217,6 +218,7 @@ def test_no_weight_of_a_small_model_is_folded_into_a_constant(config: AndreaConf
         assert np.abs(run_onnx(session, model, ids)["logits"] - torch_logits(model, ids)).max() <= BOUND
 
 
+@pytest.mark.traces
 def test_an_interrupt_that_the_exporter_turned_into_its_own_error_is_one(
     tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +236,7 @@ def test_an_interrupt_that_the_exporter_turned_into_its_own_error_is_one(
         export_canonical(tiny, tmp_path)
 
 
+@pytest.mark.traces
 def test_the_exporters_failure_is_its_cause_in_one_plain_line(
     tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
