@@ -18,9 +18,9 @@ from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
 from andrea_export.targets.ort_cpu.files import files_of
+from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.targets.ort_cpu.validation import agreement
-from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.weights.load import LoadedModel
 from andrea_model.config import AndreaConfig
 

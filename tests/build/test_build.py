@@ -79,7 +79,7 @@ def test_a_step_is_made_again_when_anything_it_is_made_from_changes(
         "targets.onnx.target.installed_versions": {"torch": "99"},
         "build.pipeline.plugin_sources_sha256": "other sources",
     }[part]
-    monkeypatch.setattr(f"andrea_export.build.{part}", lambda: changed)
+    monkeypatch.setattr(f"andrea_export.{part}", lambda: changed)
     assert reused(build(bundle, cache_dir, checkpoint)) == steps
 
 
