@@ -41,7 +41,7 @@ def record(
         raise UsageError(f"--output {output} {what}", hint="name a file, for example trace.safetensors")
     with progress_on_stderr() as progress, Sources() as sources:
         opened = sources.open(source, precision="fp64")
-        if opened.recorded() is not None:
+        if opened.recording is not None:
             raise UsageError(f"{source} is a trace already")
         given = inputs_for([opened], opened.identity.config, file=inputs, text=text, language_model=language_model)
         write_trace(recording_of(opened, given, progress=progress), output)

@@ -1,4 +1,4 @@
-"""What budgets are multiples of: the error torch itself makes in each precision, layer by layer, on the same inputs.
+"""What budgets are multiples of: the error torch itself makes where it rounds as a candidate does, on the same inputs.
 
 With weights at hand it is measured as the comparison goes; a trace carries what was measured when it was recorded.
 """
@@ -9,92 +9,131 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from andrea_export.compare.inputs import Arrays, Case
-from andrea_export.compare.runs import ByCase
+from andrea_export.compare.language_model import Logits, Predictions, Suite, max_abs_errors, run_of_text
+from andrea_export.compare.rounding import Rounding, rounding_of
+from andrea_export.compare.runs import ByCase, LayerRun
 from andrea_export.compare.torch_run import TorchRun
 from andrea_export.compare.trace_file import TraceFile
 from andrea_export.core.dtypes import dtype_from_numpy
 from andrea_export.core.errors import MismatchError
 from andrea_export.core.names import Segment
+from andrea_export.core.precision import PRECISIONS
 from andrea_export.judge.budget import basis_of
 from andrea_export.report.metrics import ErrorSums
+from andrea_export.sessions.torch_reference import TorchSession
 from andrea_model.model import Andrea
 
 LayerBasis = Mapping[str, Mapping[str, float]]
 
+TRUTH = next(rounding_of(name) for name, row in PRECISIONS.items() if row.is_truth)
+
 
 class BudgetBasis(Protocol):
-    """Where budgets come from."""
+    """Where budgets come from. ``rounding`` is the name of one (``Rounding.name``)."""
+
+    truth: LayerRun | None
+    """The truth over the same cases, whose layers can be fed; None where there are no weights to run it with."""
 
     def measure(self, segment: Segment, reference: ByCase, given: Mapping[str, Arrays]) -> None:
         """Takes in the next segment: the reference's layers, and what a local run is given."""
         ...
 
-    def accumulated(self, precision: str, segment: Segment) -> LayerBasis:
+    def accumulated(self, rounding: str) -> LayerBasis:
         """Layer of the last measured segment → basis of its accumulated error."""
         ...
 
-    def local(self, precision: str, segment: Segment) -> LayerBasis:
+    def local(self, rounding: str) -> LayerBasis:
         """The same of its local error."""
+        ...
+
+    def language_model(self, rounding: str, suite: Suite, reference: Predictions) -> Mapping[str, float]:
+        """Case → basis of the largest error of a logit; ``reference`` is what the reference predicts."""
         ...
 
 
 class MeasuredBasis:
-    """Torch in every precision beside torch in fp64, over the same cases.
+    """Torch with every rounding beside torch in fp64, over the same cases.
 
-    Where the reference is not torch in fp64 itself its own precision's error counts too: a candidate may then be off by
-    both, so every basis is the sum of the two.
+    ``reference`` is the reference's own rounding, None where it is the truth itself. Its error counts too: a candidate
+    may then be off by both, so every basis is the sum of the two.
     """
 
     def __init__(
-        self, model: Andrea, cases: Sequence[Case], precisions: Iterable[str], *, reference_precision: str
+        self, model: Andrea, cases: Sequence[Case], roundings: Iterable[Rounding], *, reference: Rounding | None
     ) -> None:
-        self._reference_precision = reference_precision
-        names = dict.fromkeys([*precisions, *([] if reference_precision == "fp64" else [reference_precision])])
-        self._runs = {name: TorchRun(model, cases, precision=name) for name in names if name != "fp64"}
-        self._has_fp64 = "fp64" in names
-        self.truth = TorchRun(model, cases, precision="fp64")
-        self._accumulated: dict[str, dict[str, dict[str, float]]] = {}
-        self._local: dict[str, dict[str, dict[str, float]]] = {}
+        self._model = model
+        self._reference = reference
+        self._roundings = {own.name: own for own in [*roundings, *([reference] if reference else [])]}
+        self._runs = {
+            own.name: TorchRun(model, cases, precision=own.precision, convert=own.convert)
+            for own in self._roundings.values()
+        }
+        self.truth: LayerRun | None = TorchRun(model, cases, precision=TRUTH.precision)
+        self._true_logits: Logits | None = None
+        self._language_model: dict[str, Mapping[str, float]] = {}
 
     def measure(self, segment: Segment, reference: ByCase, given: Mapping[str, Arrays]) -> None:
         """See ``BudgetBasis``."""
-        exact = self._reference_precision == "fp64"
-        truth = reference if exact else self.truth.accumulated(segment)
-        local_truth = reference if exact else self.truth.local(segment, given)
-        self._accumulated = {name: _basis(segment, truth, run.accumulated(segment)) for name, run in self._runs.items()}
-        self._local = {
-            name: _basis(segment, local_truth, run.local(segment, given)) for name, run in self._runs.items()
-        }
-        if self._has_fp64:  # torch in fp64 is the truth itself: one rounding of fp64 is all that is left
-            self._accumulated["fp64"] = _basis(segment, truth, truth)
-            self._local["fp64"] = _basis(segment, local_truth, local_truth)
+        assert self.truth is not None
+        self._segment, self._given = segment, given
+        self._truth = reference if self._reference is None else self.truth.accumulated(segment)
+        self._local_truth = reference if self._reference is None else None
+        found = {name: run.accumulated(segment) for name, run in self._runs.items()}
+        self._accumulated = {name: _basis(segment, self._truth, layers) for name, layers in found.items()}
+        self._local: dict[str, LayerBasis] = {}
 
-    def accumulated(self, precision: str, segment: Segment) -> LayerBasis:
+    def accumulated(self, rounding: str) -> LayerBasis:
         """See ``BudgetBasis``."""
-        return self._with_reference(self._accumulated, precision)
+        own = self._accumulated[rounding]
+        return own if self._reference is None else _sum(own, self._accumulated[self._reference.name])
 
-    def local(self, precision: str, segment: Segment) -> LayerBasis:
+    def local(self, rounding: str) -> LayerBasis:
         """See ``BudgetBasis``."""
-        return self._with_reference(self._local, precision)
+        own = self._local_of(rounding)
+        return own if self._reference is None else _sum(own, self._local_of(self._reference.name))
 
-    def _with_reference(self, measured: Mapping[str, LayerBasis], precision: str) -> LayerBasis:
-        own = measured[precision]
-        if self._reference_precision == "fp64":
+    def language_model(self, rounding: str, suite: Suite, reference: Predictions) -> Mapping[str, float]:
+        """See ``BudgetBasis``. Raises: RunError."""
+        if self._true_logits is None:
+            is_truth = self._reference is None
+            self._true_logits = reference.logits[suite.longest_case] if is_truth else self._run_of_text(TRUTH, suite)
+        own = self._language_model_of(rounding, suite)
+        if self._reference is None:
             return own
-        theirs = measured[self._reference_precision]
-        return {
-            layer: {metric: value + theirs[layer][metric] for metric, value in basis.items()}
-            for layer, basis in own.items()
-            if layer in theirs
-        }
+        theirs = self._language_model_of(self._reference.name, suite)
+        return {case: error + theirs[case] for case, error in own.items()}
+
+    def _local_of(self, rounding: str) -> LayerBasis:
+        """Measured when it is first asked for: a candidate that cannot be fed needs none."""
+        if rounding not in self._local:
+            if self._local_truth is None:
+                assert self.truth is not None
+                self._local_truth = self.truth.local(self._segment, self._given)
+            found = self._runs[rounding].local(self._segment, self._given)
+            self._local[rounding] = _basis(self._segment, self._local_truth, found)
+        return self._local[rounding]
+
+    def _language_model_of(self, rounding: str, suite: Suite) -> Mapping[str, float]:
+        if rounding not in self._language_model:
+            assert self._true_logits is not None
+            logits = self._run_of_text(self._roundings[rounding], suite)
+            self._language_model[rounding] = max_abs_errors(logits, self._true_logits, suite)
+        return self._language_model[rounding]
+
+    def _run_of_text(self, rounding: Rounding, suite: Suite) -> Logits:
+        model = rounding.convert(self._model, "") if rounding.convert is not None else self._model
+        with TorchSession(model, precision=rounding.precision) as session:
+            return run_of_text(session, suite, rounding.precision)
 
 
 class RecordedBasis:
     """What a trace says was measured when it was recorded."""
 
-    def __init__(self, trace: TraceFile, precisions: Iterable[str]) -> None:
+    truth: LayerRun | None = None
+
+    def __init__(self, trace: TraceFile, roundings: Iterable[Rounding]) -> None:
         self._basis = trace.header.basis
-        missing = [name for name in dict.fromkeys(precisions) if name not in self._basis]
+        missing = [name for name in dict.fromkeys(own.name for own in roundings) if name not in self._basis]
         if missing:
             raise MismatchError(
                 f"trace {trace.path} holds no basis for budgets in {', '.join(missing)}",
@@ -104,20 +143,28 @@ class RecordedBasis:
     def measure(self, segment: Segment, reference: ByCase, given: Mapping[str, Arrays]) -> None:
         """Nothing is left to measure."""
 
-    def accumulated(self, precision: str, segment: Segment) -> LayerBasis:
+    def accumulated(self, rounding: str) -> LayerBasis:
         """See ``BudgetBasis``."""
-        return self._basis[precision].accumulated
+        return self._basis[rounding].accumulated
 
-    def local(self, precision: str, segment: Segment) -> LayerBasis:
+    def local(self, rounding: str) -> LayerBasis:
         """See ``BudgetBasis``."""
-        return self._basis[precision].local
+        return self._basis[rounding].local
 
-    def language_model(self, precision: str) -> Mapping[str, float]:
-        """Case → torch's own largest error of a logit."""
-        return self._basis[precision].language_model
+    def language_model(self, rounding: str, suite: Suite, reference: Predictions) -> Mapping[str, float]:
+        """See ``BudgetBasis``."""
+        return self._basis[rounding].language_model
 
 
-def _basis(segment: Segment, truth: ByCase, found: ByCase) -> dict[str, dict[str, float]]:
+def _sum(own: LayerBasis, theirs: LayerBasis) -> LayerBasis:
+    return {
+        layer: {metric: value + theirs[layer][metric] for metric, value in basis.items()}
+        for layer, basis in own.items()
+        if layer in theirs
+    }
+
+
+def _basis(segment: Segment, truth: ByCase, found: ByCase) -> LayerBasis:
     basis = {}
     for layer in segment.layers:
         error, dtype = ErrorSums(), ""

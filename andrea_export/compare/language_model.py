@@ -19,7 +19,7 @@ from andrea_export.core.errors import RunError
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.report.metrics import ErrorSums
 from andrea_export.report.schema import Number
-from andrea_export.sessions.base import Session, zero_cache
+from andrea_export.sessions.base import Session, cache_from, zero_cache
 from andrea_export.sessions.generation import greedy
 from andrea_model.config import AndreaConfig
 
@@ -48,6 +48,11 @@ class Suite:
     def longest(self) -> int:
         """How much of the text the reference is run on."""
         return max(self.contexts)
+
+    @property
+    def longest_case(self) -> str:
+        """The case of that run."""
+        return f"context {self.longest}"
 
     @property
     def short(self) -> int:
@@ -202,11 +207,7 @@ def _run_steps(session: Session, suite: Suite, precision: str) -> Logits:
             "position_ids": positions[:, begin:end],
         }
         outputs = session.run({**feeds, **cache})
-        cache = {
-            f"past_key_values.{name.removeprefix('present.')}": value
-            for name, value in outputs.items()
-            if name.startswith("present.")
-        }
+        cache = cache_from(outputs)
         found.append(outputs["logits"][0, -1])
     return np.stack(found[1:])
 
@@ -256,7 +257,7 @@ def _logit_figures(reference: Logits, candidate: Logits) -> dict[str, Number]:
         kept, margin = _top_overlap(expected, obtained, num_top)
         overlap += kept
         flip5 = max(flip5, margin)
-        divergences.append(_divergence(expected, obtained))
+        divergences.append(np.maximum(divergence(expected, obtained), 0.0))
     kl = np.concatenate(divergences)
     return {
         "max_abs": sums.max_abs,
@@ -287,12 +288,33 @@ def _top_overlap(
     return kept, margin
 
 
-def _divergence(expected: npt.NDArray[np.float64], obtained: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """KL(reference‖candidate) of each row in nats; NaN where a logit is not finite."""
-    log_p, log_q = _log_softmax(expected), _log_softmax(obtained)
+def divergence(reference_NV: Logits, candidate_NV: Logits) -> npt.NDArray[np.float64]:
+    """KL(reference‖candidate) of each row in nats, in fp64; NaN where a logit is not finite.
+
+    Where the two agree it is the rounding of its own sum, which may be below zero.
+    """
+    log_p, log_q = _log_softmax(reference_NV), _log_softmax(candidate_NV)
     with np.errstate(invalid="ignore"):
-        divergence: npt.NDArray[np.float64] = (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
-    return np.where(divergence < 0.0, 0.0, divergence)  # below zero it is the sum's own rounding
+        found: npt.NDArray[np.float64] = (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How a candidate's next-token distributions stand to the reference's."""
+
+    kl_mean: float
+    """Mean of KL(reference ‖ candidate), in nats."""
+    kl_max: float
+    top1: float
+    """Share of positions where both would say the same token."""
+
+
+def agreement(reference_NV: Logits, candidate_NV: Logits) -> Agreement:
+    """The agreement of two sets of logits, position by position."""
+    kl_N = divergence(reference_NV, candidate_NV)
+    same_N = reference_NV.argmax(axis=1) == candidate_NV.argmax(axis=1)
+    return Agreement(kl_mean=float(kl_N.mean()), kl_max=float(kl_N.max()), top1=float(same_N.mean()))
 
 
 def _perplexities(reference: Logits, candidate: Logits, targets: tuple[int, ...]) -> dict[str, Number]:
@@ -325,9 +347,9 @@ def _greedy_figures(reference: Predictions, candidate: Predictions) -> dict[str,
     return {"greedy_prefix": prefix, "greedy_length": length, "greedy_flip_margin": margin}
 
 
-def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _log_softmax(logits_NV: Logits) -> npt.NDArray[np.float64]:
     with np.errstate(invalid="ignore"):
-        shifted = logits - logits.max(axis=1, keepdims=True)
+        shifted = logits_NV.astype(np.float64) - logits_NV.max(axis=1, keepdims=True)
         result: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return result
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from andrea_export.compare.inputs import Arrays, Case
-from andrea_export.compare.runs import ByCase
+from andrea_export.compare.runs import ByCase, Visible
 from andrea_export.core.dtypes import DTYPES, dtype_from_onnx
 from andrea_export.core.errors import RunError
 from andrea_export.core.names import Segment, layer_names, present_names, segments
@@ -28,6 +28,8 @@ class OnnxRun:
 
     Raises: RunError or BackendUnavailable where onnxruntime cannot.
     """
+
+    visible = Visible()
 
     def __init__(
         self,

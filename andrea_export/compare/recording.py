@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from andrea_export.compare.basis import MeasuredBasis
-from andrea_export.compare.compare import Stream
 from andrea_export.compare.inputs import Arrays, Inputs
-from andrea_export.compare.language_model import (
-    Logits,
-    Predictions,
-    Suite,
-    add_greedy_leads,
-    candidate_predictions,
-    run_of_text,
-)
-from andrea_export.compare.predicting import language_basis
+from andrea_export.compare.language_model import Predictions, Suite, add_greedy_leads, candidate_predictions
+from andrea_export.compare.rounding import rounding_of
 from andrea_export.compare.sources.base import Source
+from andrea_export.compare.stream import Stream
 from andrea_export.compare.trace_file import PrecisionBasis, Recording, first_nan
 from andrea_export.core.errors import RunError, ValidationError
 from andrea_export.core.names import segments
 from andrea_export.core.precision import JUDGED_PRECISIONS
 from andrea_export.core.progress import Progress
-from andrea_export.sessions.base import Session
-from andrea_model.model import Andrea
 
 STEP = "record"
 
@@ -36,14 +27,12 @@ def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
     identity = source.identity
     progress.start(STEP)
     run = source.layers(inputs.cases)
-    model = source.weights()
-    basis = None
-    if model is not None:
-        basis = MeasuredBasis(model, inputs.cases, JUDGED_PRECISIONS, reference_precision=identity.precision)
+    basis = source.measured_basis([rounding_of(name) for name in JUDGED_PRECISIONS], inputs.cases)
     layers: dict[str, Arrays] = {case.name: {} for case in inputs.cases}
-    accumulated: dict[str, dict[str, dict[str, float]]] = {name: {} for name in JUDGED_PRECISIONS}
-    local: dict[str, dict[str, dict[str, float]]] = {name: {} for name in JUDGED_PRECISIONS}
-    stream = Stream(identity.config, inputs.cases, [run, *([basis.truth] if basis is not None else [])])
+    accumulated: dict[str, dict[str, Mapping[str, float]]] = {name: {} for name in JUDGED_PRECISIONS}
+    local: dict[str, dict[str, Mapping[str, float]]] = {name: {} for name in JUDGED_PRECISIONS}
+    truth = [basis.truth] if basis is not None and basis.truth is not None else []
+    stream = Stream(identity.config, inputs.cases, [run, *truth])
     for segment in segments(identity.config):
         progress.detail(STEP, segment.name)
         found = run.accumulated(segment)
@@ -53,13 +42,13 @@ def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
         if basis is not None:
             basis.measure(segment, found, stream.given(segment, found))
             for name in JUDGED_PRECISIONS:
-                accumulated[name].update({key: dict(row) for key, row in basis.accumulated(name, segment).items()})
-                local[name].update({key: dict(row) for key, row in basis.local(name, segment).items()})
+                accumulated[name].update(basis.accumulated(name))
+                local[name].update(basis.local(name))
             stream.forget(segment)
     if run.refusals:
         raise RunError(f"{identity.name} was not recorded: {'; '.join(run.refusals)}")
     run.close()
-    predictions, language = _predictions(source, model, inputs, progress)
+    predictions, language = _predictions(source, basis, inputs, progress)
     progress.finish(STEP, f"{sum(len(tensors) for tensors in layers.values())} tensors")
     return Recording(
         name=identity.name,
@@ -94,44 +83,21 @@ def _check_numbers(name: str, layers: Iterable[str], found: Mapping[str, Arrays]
 
 
 def _predictions(
-    source: Source, model: Andrea | None, inputs: Inputs, progress: Progress
-) -> tuple[Predictions | None, dict[str, dict[str, float]]]:
+    source: Source, basis: MeasuredBasis | None, inputs: Inputs, progress: Progress
+) -> tuple[Predictions | None, Mapping[str, Mapping[str, float]]]:
     """What the source predicts on the text, and precision → case → basis; nothing where there is no text."""
     if not inputs.text:
         return None, {}
-    suite = Suite(config=source.identity.config, text=inputs.text)
-    session = source.session()
-    if session is None:
-        return None, {}
+    suite, identity = Suite(config=source.identity.config, text=inputs.text), source.identity
     progress.detail(STEP, f"language model, {suite.longest} tokens")
-    with session:
-        found = _recorded_predictions(session, suite, source.identity.precision)
-    _check_numbers(source.identity.name, ["logits"], {case: {"logits": found.logits[case]} for case in found.logits})
-    return found, _language_basis(source, model, suite, found, progress) if model is not None else {}
-
-
-def _recorded_predictions(session: Session, suite: Suite, precision: str) -> Predictions:
-    found = candidate_predictions(session, suite, precision)
-    add_greedy_leads(session, suite, precision, found)
-    return found
-
-
-def _language_basis(
-    source: Source, model: Andrea, suite: Suite, found: Predictions, progress: Progress
-) -> dict[str, dict[str, float]]:
-    from andrea_export.sessions.torch_reference import TorchSession
-
-    own = source.identity.precision
-    truth: Logits
-    if source.identity.kind == "checkpoint" and own == "fp64":
-        truth = found.logits[f"context {suite.longest}"]
-    else:
-        with TorchSession(model, precision="fp64") as session:
-            truth = run_of_text(session, suite, "fp64")
-    basis: dict[str, dict[str, float]] = {}
+    with source.session() as session:
+        found = candidate_predictions(session, suite, identity.precision)
+        add_greedy_leads(session, suite, identity.precision, found)
+    _check_numbers(identity.name, ["logits"], {case: {"logits": logits} for case, logits in found.logits.items()})
+    if basis is None:
+        return found, {}
+    errors = {}
     for name in JUDGED_PRECISIONS:
         progress.detail(STEP, f"torch's own error in {name}")
-        basis[name] = language_basis(model, suite, truth, name)
-    if own == "fp64":
-        return basis
-    return {name: {case: error + basis[own][case] for case, error in row.items()} for name, row in basis.items()}
+        errors[name] = basis.language_model(name, suite, found)
+    return found, errors

@@ -6,18 +6,59 @@ A segment's layers are computed, compared and forgotten before the next: no run 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Protocol
 
 from andrea_export.compare.inputs import Arrays
-from andrea_export.core.names import Segment
+from andrea_export.core.names import Segment, graph_outputs
+from andrea_model.config import AndreaConfig
 
 ByCase = dict[str, Arrays]
 """Case → layer → tensor."""
 
 
+class LocalErrors(Enum):
+    """How the local errors of a run's layers are had."""
+
+    FED = auto()
+    """Each layer is fed the reference's own input."""
+    FED_BACK = auto()
+    """The other way round: the reference's layer is fed the input that this run's layer had."""
+    NOT_MEASURED = auto()
+    """Nothing can be fed, and a policy may ask for it: every row says that its local error was not measured."""
+    NONE = auto()
+    """The errors are accumulated ones by design; no row has a local error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visible:
+    """What a run can show of its model."""
+
+    layers: frozenset[str] | None = None
+    """The layers it has under their names, None for all; one of them that is absent is missing. The rest is fused."""
+    fused_away: str | Sequence[str] = ""
+    """What the report says of the rest."""
+    local_errors: LocalErrors = LocalErrors.FED
+
+    def has(self, layer: str) -> bool:
+        """Whether the layer is to be there."""
+        return self.layers is None or layer in self.layers
+
+
+def outputs_alone(config: AndreaConfig) -> Visible:
+    """The graph's outputs, and nothing that is inside."""
+    return Visible(
+        layers=frozenset(spec.name for spec in graph_outputs(config)),
+        fused_away="every layer but the graph's outputs",
+        local_errors=LocalErrors.NOT_MEASURED,
+    )
+
+
 class LayerRun(Protocol):
     """One model running all cases, segment by segment, in order."""
 
+    visible: Visible
     refusals: list[str]
     """Cases the model would not run, each with its reason; none where one refusal is an error."""
 
@@ -43,3 +84,22 @@ class LayerRun(Protocol):
     def close(self) -> None:
         """Releases what the run holds."""
         ...
+
+
+class UnfedRun:
+    """What every run has whose layers cannot be fed."""
+
+    def __init__(self, visible: Visible) -> None:
+        self.visible = visible
+        self.refusals: list[str] = []
+
+    def local(self, segment: Segment, given: Mapping[str, Arrays]) -> ByCase:
+        """Nothing: it cannot be fed."""
+        return {}
+
+    def needs(self, segment: Segment) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held."""

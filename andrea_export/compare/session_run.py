@@ -1,8 +1,4 @@
-"""What shows only its outputs, and what was recorded, behind ``LayerRun``: an engine's session, and a trace.
-
-An engine is run once a case; its inner layers are fused and have no names. A trace cannot be fed, so its local errors
-are taken the other way round (``compare``).
-"""
+"""What cannot be fed layer by layer behind ``LayerRun``: a session that is run once a case, and a recorded run."""
 
 from __future__ import annotations
 
@@ -12,69 +8,55 @@ from typing import Any
 import numpy as np
 
 from andrea_export.compare.inputs import Arrays, Case
-from andrea_export.compare.runs import ByCase
+from andrea_export.compare.runs import ByCase, UnfedRun, Visible
 from andrea_export.compare.trace_file import TraceFile
 from andrea_export.core.errors import RunError
 from andrea_export.core.names import Segment, present_names
-from andrea_export.sessions.base import Session, zero_cache
+from andrea_export.sessions.base import Session, cache_from, zero_cache
 from andrea_model.config import AndreaConfig
 
 
-class SessionRun:
-    """A session's own outputs, each in its segment. A case it refuses is noted; the others still count."""
+class SessionRun(UnfedRun):
+    """What a session returns, each in its segment. A case it refuses is noted; the others still count."""
 
     def __init__(
-        self, session: Session, config: AndreaConfig, cases: Sequence[Case], *, cache_dtype: np.dtype[Any]
+        self,
+        session: Session,
+        config: AndreaConfig,
+        cases: Sequence[Case],
+        *,
+        cache_dtype: np.dtype[Any],
+        visible: Visible,
     ) -> None:
-        self.refusals: list[str] = []
-        self._outputs: ByCase = {}
+        super().__init__(visible)
+        self._found: ByCase = {}
         for case in cases:
             try:
-                self._outputs[case.name] = run_case(session, config, case, self._outputs, cache_dtype)
+                self._found[case.name] = run_case(session, config, case, self._found, cache_dtype)
             except RunError as error:
                 self.refusals.append(f"{case.name}: {error}")
 
     def accumulated(self, segment: Segment) -> ByCase:
         """See ``LayerRun``."""
         return {
-            case: {name: outputs[name] for name in segment.layers if name in outputs}
-            for case, outputs in self._outputs.items()
+            case: {name: found[name] for name in segment.layers if name in found} for case, found in self._found.items()
         }
 
-    def local(self, segment: Segment, given: Mapping[str, Arrays]) -> ByCase:
-        """Nothing: what is fused cannot be fed."""
-        return {}
-
-    def needs(self, segment: Segment) -> Sequence[str]:
-        """Nothing."""
-        return ()
-
     def close(self) -> None:
-        """Forgets the outputs."""
-        self._outputs.clear()
+        """Forgets what was returned."""
+        self._found.clear()
 
 
-class TraceRun:
+class TraceRun(UnfedRun):
     """The layers of a trace, read segment by segment."""
 
-    def __init__(self, trace: TraceFile) -> None:
+    def __init__(self, trace: TraceFile, visible: Visible) -> None:
+        super().__init__(visible)
         self._trace = trace
-        self.refusals: list[str] = []
 
     def accumulated(self, segment: Segment) -> ByCase:
         """See ``LayerRun``. Raises TraceError where a tensor is not what was recorded."""
         return self._trace.layers(segment.layers)
-
-    def local(self, segment: Segment, given: Mapping[str, Arrays]) -> ByCase:
-        """Nothing: what was recorded cannot be fed."""
-        return {}
-
-    def needs(self, segment: Segment) -> Sequence[str]:
-        """Nothing."""
-        return ()
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def run_case(
@@ -87,12 +69,8 @@ def run_case(
         outputs = before[case.past_of]
         missing = [name for index in range(config.n_layer) for name in present_names(index) if name not in outputs]
         if missing:
-            raise RunError(f"{session.name} gave no {missing[0]} for {case.name} to go on with")
-        cache = {
-            f"past_key_values.{name.removeprefix('present.')}": value
-            for name, value in outputs.items()
-            if name.startswith("present.")
-        }
+            raise RunError(f"{session.name} gave no {missing[0]}, which {case.name} needs as its cache")
+        cache = cache_from(outputs)
     else:
         raise RunError(f"{session.name} has no cache from {case.past_of}, which it refused")
     return session.run({**case.feeds, **cache})

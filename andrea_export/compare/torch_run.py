@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from andrea_export.compare.inputs import Arrays, Case
-from andrea_export.compare.runs import ByCase
+from andrea_export.compare.runs import ByCase, Visible
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, first_line
 from andrea_export.core.names import Segment, present_names
@@ -20,11 +20,19 @@ from andrea_model.model import Andrea, Block
 
 
 class TorchRun:
-    """Runs the model in one precision (a row of ``precision.PRECISIONS``); holds one converted segment."""
+    """Runs the model in one precision (a row of ``precision.PRECISIONS``); holds one converted segment.
 
-    def __init__(self, model: Andrea, cases: Sequence[Case], *, precision: str) -> None:
+    ``convert``: makes the parts that compute, if not as the precision has them (``Rounding``).
+    """
+
+    visible = Visible()
+
+    def __init__(
+        self, model: Andrea, cases: Sequence[Case], *, precision: str, convert: Callable[[Any, str], Any] | None = None
+    ) -> None:
         self.refusals: list[str] = []
         self.precision = precision
+        self._convert = convert or (lambda part, _path: converted(part, precision))
         self._model = model
         self._cases = {case.name: case for case in cases}
         self._stream: dict[str, Tensor] = {}
@@ -161,19 +169,18 @@ class TorchRun:
         """The modules of a segment in this precision; the last segment's are kept until another is asked for."""
         if self._converted[0] != segment.name:
             self._converted = ("", None)  # released before the next is made
-            self._converted = (segment.name, self._convert(segment))
+            self._converted = (segment.name, self._converted_parts(segment))
         return self._converted[1]
 
-    def _convert(self, segment: Segment) -> Any:
-        model = self._model
+    def _converted_parts(self, segment: Segment) -> Any:
+        def part(path: str) -> Any:
+            return self._convert(self._model.get_submodule(path), path)
+
         if segment.name == "embed":
-            parts = (model.token_embed, model.position_embed, model.embed_residual, model.mask)
-            return tuple(converted(part, self.precision) for part in parts)
+            return tuple(part(path) for path in ("token_embed", "position_embed", "embed_residual", "mask"))
         if segment.block is None:
-            embed = converted(model.token_embed, self.precision)
-            return converted(model.ln_f, self.precision), converted(model.head, self.precision), embed.weight
-        block: Any = model.blocks[segment.block]
-        return converted(block, self.precision)
+            return part("ln_f"), part("head"), part("token_embed").weight
+        return part(f"blocks.{segment.block}")
 
     def _stream_name(self, segment: Segment) -> str:
         before = self._model.config.n_layer if segment.block is None else segment.block

@@ -55,6 +55,8 @@ class Precision:
     has_budgets: bool = False
     """Whether torch, run in it, says what error a candidate may have. fp64 is the truth that errors are measured
     against; a graph with quantised weights brings the torch model that rounds as it does."""
+    is_truth: bool = False
+    """Whether it is what errors are measured against."""
     attention_node: bool = True
     """Whether attention may stay one Attention node, whose kernels choose the type of their sums."""
 
@@ -83,7 +85,7 @@ class Precision:
 PRECISIONS: dict[str, Precision] = {
     row.name: row
     for row in (
-        Precision(name="fp64", compute_dtype="fp64", rest_dtype="fp64"),
+        Precision(name="fp64", compute_dtype="fp64", rest_dtype="fp64", is_truth=True),
         Precision(name="fp32", in_engines=True, in_ort_cpu=True, has_budgets=True),
         Precision(name="fp16", compute_dtype="fp16", in_engines=True, has_budgets=True, attention_node=False),
         Precision(name="bf16", compute_dtype="bf16", in_engines=True, has_budgets=True),

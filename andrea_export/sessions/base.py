@@ -55,3 +55,12 @@ def zero_cache(config: AndreaConfig, *, batch: int, past: int, dtype: np.dtype[A
         for index in range(config.n_layer)
         for part in ("key", "value")
     }
+
+
+def cache_from(outputs: Feeds) -> dict[str, npt.NDArray[Any]]:
+    """The new keys and values among a run's outputs as the next run's past ones."""
+    return {
+        f"past_key_values.{name.removeprefix('present.')}": value
+        for name, value in outputs.items()
+        if name.startswith("present.")
+    }

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea_export.core.errors import RunError
-from andrea_export.sessions.base import Session, zero_cache
+from andrea_export.sessions.base import Session, cache_from, zero_cache
 from andrea_export.tokens.prompt import check_generation
 from andrea_model.config import AndreaConfig
 
@@ -36,11 +36,7 @@ def greedy(
     num_cached = 0
     for _ in range(max_new_tokens):
         outputs = session.run(step_feeds(tokens[num_cached:], num_cached, cache))
-        cache = {
-            f"past_key_values.{name.removeprefix('present.')}": value
-            for name, value in outputs.items()
-            if name != "logits"
-        }
+        cache = cache_from(outputs)
         num_cached = len(tokens)
         token = _argmax(outputs["logits"][0, -1], session.name, position=num_cached - 1)
         tokens.append(token)

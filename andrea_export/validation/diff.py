@@ -80,7 +80,7 @@ def inputs_for(
     Raises: UsageError for a file that is no such thing, or given beside a trace; MismatchError for two traces that were
     recorded on different inputs.
     """
-    traces = [trace for source in sources if (trace := source.recorded()) is not None]
+    traces = [trace for source in sources if (trace := source.recording) is not None]
     if traces:
         if file is not None or text is not None:
             raise UsageError("a recorded trace brings its own inputs", hint="leave out --inputs and --text")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from andrea_export.bundle.layout import MODEL, PLUGIN
 from andrea_export.bundle.manifest import Bundle, open_bundle
-from andrea_export.compare.compare import Compared, compare, not_measured
+from andrea_export.compare.compare import Compared, Observer, compare, not_measured
 from andrea_export.compare.inputs import Inputs, cases_within, seeded_cases
 from andrea_export.compare.plugin_maths import PluginMaths
 from andrea_export.compare.sources.base import Source
@@ -28,7 +28,7 @@ from andrea_export.judge.policy import Policy, policy_as_mapping
 from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.schema import Candidate, Check, Report
 from andrea_export.targets.ort_cpu.options import OrtCpu
-from andrea_export.targets.ort_cpu.validation import measure_ort_cpu
+from andrea_export.targets.ort_cpu.source import ort_cpu_sources
 from andrea_export.targets.tensorrt.facts import EngineEntry
 from andrea_export.targets.tensorrt.source import EngineSource
 from andrea_export.validation.diff import report_of
@@ -108,11 +108,10 @@ def validate_files(
         # The graph an engine of a precision is built from, on the CPU: proves the mixed-precision rule itself.
         mixed = [name for name in dict.fromkeys(entry.facts.precision for entry in engines) if name != "fp32"]
         candidates += [sources.mixed(model, config, origin, PRECISIONS[name]) for name in mixed]
-        compared = compare(reference, candidates, inputs, observers=[plugin_maths], progress=progress)
-        runnable = [EngineSource(folder / entry.file, entry, config, origin, profile=profile) for entry in engines]
-        compared += _compare_engines(reference, runnable, profile, progress)
+        candidates += [EngineSource(folder / entry.file, entry, config, origin, profile=profile) for entry in engines]
+        candidates += ort_cpu_sources(folder, ort_cpu, ort_options or OrtCpu(), config, origin)
+        compared = compare_within_profiles(reference, candidates, inputs, observers=[plugin_maths], progress=progress)
     maths = tuple(plugin_maths.results())
-    cpu_graphs = tuple(measure_ort_cpu(folder, ort_cpu, ort_options or OrtCpu(), loaded.model, inputs.cases, progress))
     report = report_of(reference, compared, inputs)
     report = replace(
         report,
@@ -122,8 +121,8 @@ def validate_files(
             "weights_from": weights_from,
             "origin_sha256": origin.checkpoint_sha256 or "",
         },
-        candidates=(*report.candidates, *(candidate for candidate, _ in (*cpu_graphs, *maths))),
-        layers=(*report.layers, *(row for _, rows in (*cpu_graphs, *maths) for row in rows)),
+        candidates=(*report.candidates, *(candidate for candidate, _ in maths)),
+        layers=(*report.layers, *(row for _, rows in maths for row in rows)),
         checks=(
             _check_weights(
                 model, hashes_from_model(loaded.model) if weights_sha256 is None else weights_sha256, config
@@ -134,29 +133,42 @@ def validate_files(
     return judged(report, Terms(policy=POLICY, origin={"name": "validate", "sha256": ""}))
 
 
-def _compare_engines(
-    reference: Source, engines: Sequence[EngineSource], profile: Profile, progress: Progress
+def compare_within_profiles(
+    reference: Source,
+    candidates: Sequence[Source],
+    inputs: Inputs,
+    *,
+    observers: Sequence[Observer] = (),
+    progress: Progress,
 ) -> list[Compared]:
-    """Every engine on cases that its profile takes, or why it was not measured."""
-    reasons: dict[str, str] = {}
-    for engine in engines:
-        try:
-            engine.check_runnable()
-        except BackendUnavailable as error:
-            reasons[engine.identity.name] = str(error)
-    compared: dict[str, Compared] = {}
-    measurable = [engine for engine in engines if engine.identity.name not in reasons]
-    if measurable:
-        try:
-            cases = cases_within(profile, reference.identity.config)
-        except BackendUnavailable as error:
-            reasons.update({engine.identity.name: str(error) for engine in measurable})
+    """Every candidate on the inputs or, where it runs only some shapes, on seeded ones that its profile takes."""
+    found: list[Compared] = []
+    groups: dict[Profile | None, list[Source]] = {}
+    for source in candidates:
+        reason = _why_not(source)
+        if reason:
+            found.append(not_measured(source, reason))
         else:
-            found = compare(reference, measurable, Inputs(cases=cases, source="seed 0"), progress=progress)
-            compared = {entry.candidate.name: entry for entry in found}
-    return [
-        compared.get(engine.identity.name) or not_measured(engine, reasons[engine.identity.name]) for engine in engines
-    ]
+            groups.setdefault(source.profile, []).append(source)
+    for profile, sources in groups.items():
+        if profile is None:
+            found += compare(reference, sources, inputs, observers=observers, progress=progress)
+        else:
+            own = Inputs(cases=cases_within(profile, reference.identity.config), source="seed 0")
+            found += compare(reference, sources, own, progress=progress)
+    order = {source.identity.name: index for index, source in enumerate(candidates)}
+    return sorted(found, key=lambda entry: order[entry.source.identity.name])
+
+
+def _why_not(source: Source) -> str:
+    """Why a source cannot be compared here, as far as that is known before it is run; nothing where it can."""
+    try:
+        source.check_runnable()
+        if source.profile is not None:
+            cases_within(source.profile, source.identity.config)
+    except BackendUnavailable as error:
+        return str(error)
+    return ""
 
 
 def _unreadable(bundle: Bundle, integrity: Check, error: ExportError) -> Report:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from andrea_export.compare.language_model import agreement
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.runtime.cores import num_usable_cores
@@ -20,7 +21,6 @@ from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.passes.linear_layers import BLOCK_LINEARS
-from andrea_export.targets.ort_cpu.validation import agreement
 from andrea_export.weights.load import LoadedModel
 from andrea_model.config import AndreaConfig
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from andrea_export.compare.language_model import agreement
 from andrea_export.runtime.machine import MachineLimits, measure_limits
-from andrea_export.targets.ort_cpu.validation import agreement
 from peers.contender import Contender, start
 from peers.contenders import Peer
 from peers.environments import TRAINED

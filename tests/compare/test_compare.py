@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from andrea_export.compare.compare import Stream, given_of
 from andrea_export.compare.inputs import Inputs
 from andrea_export.compare.session_run import run_case
 from andrea_export.compare.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
+from andrea_export.compare.stream import Stream, given_of
 from andrea_export.compare.torch_run import TorchRun
 from andrea_export.core.names import layer_names, segments
 from andrea_export.core.progress import Silent

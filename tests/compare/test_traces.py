@@ -50,8 +50,8 @@ def rewritten(trace: TraceSource, file: Path, change: Callable[[dict[str, Any], 
     """A copy of a trace with its header or tensors changed; the hashes are made to fit, so only sense can object."""
     from safetensors import safe_open
 
-    tensors = load_file(trace.recorded().path)
-    with safe_open(trace.recorded().path, framework="np") as opened:
+    tensors = load_file(trace.recording.path)
+    with safe_open(trace.recording.path, framework="np") as opened:
         header = json.loads(opened.metadata()[TRACE_KEY])
     change(header, tensors)
     header["sha256"] = {name: _sha256(value) for name, value in tensors.items()}
@@ -132,14 +132,14 @@ def test_a_trace_recorded_without_its_language_model_is_not_measured_there(
 @pytest.mark.parametrize("num_bytes", [0, 7, 1000])
 def test_a_truncated_trace_is_refused(candidate_trace: TraceSource, tmp_path: Path, num_bytes: int) -> None:
     file = tmp_path / "short.safetensors"
-    file.write_bytes(candidate_trace.recorded().path.read_bytes()[:num_bytes])
+    file.write_bytes(candidate_trace.recording.path.read_bytes()[:num_bytes])
     with pytest.raises(TraceError, match="not a whole safetensors file"):
         TraceFile(file)
 
 
 def test_a_trace_that_ends_early_is_still_called_one(candidate_trace: TraceSource, tmp_path: Path) -> None:
     file = tmp_path / "short.safetensors"
-    content = candidate_trace.recorded().path.read_bytes()
+    content = candidate_trace.recording.path.read_bytes()
     file.write_bytes(content[: len(content) - 1])
     with Sources() as sources, pytest.raises(TraceError, match="not a whole safetensors file") as caught:
         sources.open(str(file), precision="fp64")
@@ -147,7 +147,7 @@ def test_a_trace_that_ends_early_is_still_called_one(candidate_trace: TraceSourc
 
 
 def test_a_changed_byte_is_noticed(candidate_trace: TraceSource, reference: TorchSource, inputs: Inputs, tmp_path: Path) -> None:  # fmt: skip  # noqa: E501
-    content = bytearray(candidate_trace.recorded().path.read_bytes())
+    content = bytearray(candidate_trace.recording.path.read_bytes())
     content[-3] ^= 1
     file = tmp_path / "changed.safetensors"
     file.write_bytes(content)

@@ -8,6 +8,7 @@ import torch
 
 from andrea_export.compare.basis import MeasuredBasis
 from andrea_export.compare.inputs import Inputs
+from andrea_export.compare.rounding import rounding_of
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.progress import Silent
 from andrea_export.judge.verdicts import Terms
@@ -120,5 +121,5 @@ def test_a_tf32_budget_still_sees_a_fault(reference: TorchSource, small: LoadedM
 
 
 def test_only_what_is_asked_for_is_run(small: LoadedModel, inputs: Inputs) -> None:
-    basis = MeasuredBasis(small.model, inputs.cases, ["fp32"], reference_precision="fp64")
+    basis = MeasuredBasis(small.model, inputs.cases, [rounding_of("fp32")], reference=None)
     assert set(basis._runs) == {"fp32"}

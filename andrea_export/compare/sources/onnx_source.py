@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from andrea_export.compare.inputs import Case
 from andrea_export.compare.runs import LayerRun
-from andrea_export.compare.sources.base import WHAT_CAN_BE_COMPARED, Identity, origin_key
+from andrea_export.compare.sources.base import WHAT_CAN_BE_COMPARED, Identity, Source, origin_key
 from andrea_export.core.dtypes import dtype_from_onnx
 from andrea_export.core.errors import BackendUnavailable, ExportError, MismatchError, UsageError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.core.names import SEQLENS
 from andrea_export.core.precision import ENGINE_PRECISIONS, PRECISIONS, Precision
-from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
 from andrea_export.sessions.onnxruntime import OnnxSession, onnxruntime_version, provider_availability
 from andrea_export.weights.origin import WeightsOrigin
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from andrea_model.model import Andrea
 
 
-class OnnxSource:
+class OnnxSource(Source):
     """One ONNX file with the project's names, on one provider of onnxruntime."""
 
-    shows_layers = True
+    reruns_as_shipped = True
 
     def __init__(
         self,
@@ -46,8 +45,6 @@ class OnnxSource:
         self._config = config
         self._precision = precision
         self._provider = provider
-        self.facts: Mapping[str, object] = {}
-        self.profile: Profile | None = None
         self.identity = Identity(
             name=name,
             kind="onnx",
@@ -82,9 +79,6 @@ class OnnxSource:
         from andrea_export.graph.parameters import model_from_onnx
 
         return model_from_onnx(self._file(), self._config) if self._precision.name == "fp32" else None
-
-    def recorded(self) -> None:
-        """It is no trace."""
 
     def _file(self) -> Path:
         """The file; one that is to be derived is derived when it is first wanted. Raises: ExportError."""

@@ -7,27 +7,25 @@ from pathlib import Path
 
 from andrea_export.compare.inputs import Case
 from andrea_export.compare.runs import LayerRun
-from andrea_export.compare.sources.base import Identity, origin_key
+from andrea_export.compare.sources.base import Identity, Source, origin_key
 from andrea_export.core.errors import UsageError
-from andrea_export.core.precision import JUDGED_PRECISIONS
-from andrea_export.core.profile import Profile
+from andrea_export.core.precision import PRECISIONS
 from andrea_export.sessions.base import Session
 from andrea_export.weights.load import load_model
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.model import Andrea
 
-TORCH_PRECISIONS = ("fp64", *JUDGED_PRECISIONS)
+TORCH_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.is_truth or row.has_budgets)
 
 
-class TorchSource:
+class TorchSource(Source):
     """The torch model with one checkpoint's weights, in one precision."""
 
-    shows_layers = True
+    reruns_as_shipped = True
 
     def __init__(self, model: Andrea, origin: WeightsOrigin, *, precision: str, provenance: Mapping[str, str]) -> None:
         self._model = model
-        self.facts: Mapping[str, object] = {}
-        self.profile: Profile | None = None
+        self.is_truth = PRECISIONS[precision].is_truth
         self.identity = Identity(
             name=f"torch-{precision}",
             kind="checkpoint",
@@ -53,9 +51,6 @@ class TorchSource:
     def weights(self) -> Andrea:
         """See ``Source``."""
         return self._model
-
-    def recorded(self) -> None:
-        """It is no trace."""
 
 
 def torch_source(path: Path, precision: str) -> TorchSource:

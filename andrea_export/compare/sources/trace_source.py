@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
+import numpy as np
+
+from andrea_export.compare.basis import RecordedBasis
 from andrea_export.compare.inputs import Case
-from andrea_export.compare.runs import LayerRun
-from andrea_export.compare.sources.base import Identity
+from andrea_export.compare.language_model import Predictions, Suite
+from andrea_export.compare.rounding import Rounding
+from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Visible, outputs_alone
+from andrea_export.compare.session_run import TraceRun
+from andrea_export.compare.sources.base import Identity, Source
 from andrea_export.compare.trace_file import TraceFile
+from andrea_export.core.errors import MismatchError, TraceError
 from andrea_export.core.hashing import sha256_of
-from andrea_export.core.profile import Profile
+from andrea_export.core.names import Segment
 
 
-class TraceSource:
+class TraceSource(Source):
     """A recorded run."""
 
     def __init__(self, trace: TraceFile) -> None:
         header = trace.header
-        self._trace = trace
-        self.facts: Mapping[str, object] = {}
-        self.profile: Profile | None = None
-        self.shows_layers = len(header.layers) > 2 * header.config.n_layer + 1  # more than logits, keys and values
+        self.recording: TraceFile = trace
+        has_layers = len(header.layers) > 2 * header.config.n_layer + 1  # more than logits, keys and values
+        self._visible = Visible(local_errors=LocalErrors.FED_BACK) if has_layers else outputs_alone(header.config)
         self.identity = Identity(
             name=header.name,
             kind="trace",
@@ -34,20 +41,42 @@ class TraceSource:
                 "trace_sha256": sha256_of(trace.path),
                 "recorded_by": f"andrea-export {header.andrea_export}",
             },
+            is_of_one_model=True,
         )
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
         """See ``Source``."""
-        from andrea_export.compare.session_run import TraceRun
+        return TraceRun(self.recording, self._visible)
 
-        return TraceRun(self._trace)
+    def session(self) -> NoReturn:
+        """Raises MismatchError: what was recorded cannot be run."""
+        raise MismatchError(f"trace {self.recording.path} is a recorded run, which cannot be run again")
 
-    def session(self) -> None:
-        """A trace cannot be run."""
+    def budgets(self, roundings: Iterable[Rounding], cases: Sequence[Case]) -> RecordedBasis:
+        """What was measured when it was recorded. Raises: MismatchError."""
+        return RecordedBasis(self.recording, roundings)
 
-    def weights(self) -> None:
-        """A trace holds none."""
+    def check_as_reference(self, segment: Segment, layers: ByCase) -> None:
+        """Raises TraceError where it holds Inf: nothing can be measured against it."""
+        for case, found in layers.items():
+            for name, value in found.items():
+                if value.dtype != np.bool_ and np.isinf(value).any():
+                    raise TraceError(
+                        f"the reference trace has Inf in {name} ({case}): nothing can be measured against it",
+                        hint="record a run that is sound",
+                    )
 
-    def recorded(self) -> TraceFile:
-        """See ``Source``."""
-        return self._trace
+    def reference_predictions(self, suite: Suite) -> Predictions:
+        """What it predicted. Raises: MismatchError where that was not recorded."""
+        recorded = self.recording.predictions
+        if recorded is None:
+            raise MismatchError(
+                f"reference trace {self.recording.path} holds no predictions",
+                hint="record it with its language model, or compare with --no-language-model",
+            )
+        return recorded
+
+    def candidate_predictions(self, suite: Suite) -> Predictions:
+        """What it predicted; where that was not recorded, every case says so."""
+        reason = "the trace was recorded without its language model"
+        return self.recording.predictions or Predictions(problems=dict.fromkeys(suite.cases, reason))

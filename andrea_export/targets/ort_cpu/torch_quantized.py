@@ -9,54 +9,70 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from andrea_export.targets.ort_cpu.quantization import block_codes, channel_codes, widest_block
 from andrea_model.model import Andrea
 
+ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 
 
 def quantized_reference(
     model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool, scaled_rows: Container[str] = ()
 ) -> Andrea:
+    """A copy of the whole model that rounds so (``quantized_part``)."""
+    return quantized_part(model, "", kinds, int4_block=int4_block, blockwise=blockwise, scaled_rows=scaled_rows)
+
+
+def quantized_part(
+    part: ModuleT,
+    path: str,
+    kinds: Mapping[str, str],
+    *,
+    int4_block: int,
+    blockwise: bool,
+    scaled_rows: Container[str] = (),
+) -> ModuleT:
     """A copy whose linear layers, embedding and head are rounded as an ``ort-cpu`` graph rounds them.
 
-    ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer is MatMulNBits'; else it is
-    DynamicQuantizeMatMul's, and with rows of one size if it is among ``scaled_rows``. The tied matrix is 8 bits,
-    block-wise; attention is fp16.
+    ``path``: where the part is in the model. ``kinds``: module path → fp32, int8 or int4. ``blockwise``: an int8 layer
+    is MatMulNBits'; else it is DynamicQuantizeMatMul's, and with rows of one size if it is among ``scaled_rows``. The
+    tied matrix is 8 bits, block-wise; attention is fp16.
     """
-    quantized = copy.deepcopy(model)
-    modules = dict(quantized.named_modules())
-    for name, kind in kinds.items():
-        if kind == "fp32":
-            continue
-        weight = modules[name].weight
-        by_block = kind == "int4" or blockwise
-        array = weight.numpy()
-        block_size = min(int4_block if kind == "int4" else 128, widest_block(len(array)))
-        restored = (
-            block_codes(array, bits=4 if kind == "int4" else 8, block_size=block_size).weights()
-            if by_block
-            else channel_codes(array).weights()
-        )
-        weight.copy_(torch.from_numpy(restored))
-        rounding: Rounding
-        if by_block:
-            rounding = partial(_int8_blocks, block_size=block_size)
-        else:
-            rounding = _uint8_rows if name in scaled_rows else _uint8
-        modules[name].register_forward_pre_hook(_hook(rounding))
-    for name, module in modules.items():
+    quantized = copy.deepcopy(part)
+    for inside, module in quantized.named_modules():
+        name = ".".join(filter(None, (path, inside)))
+        kind = kinds.get(name, "fp32")
+        if kind != "fp32":
+            by_block = kind == "int4" or blockwise
+            widest = int4_block if kind == "int4" else 128
+            rounding = _quantize(module, bits=4 if kind == "int4" else 8, widest=widest if by_block else None)
+            if not by_block and name in scaled_rows:
+                rounding = _uint8_rows
+            module.register_forward_pre_hook(_hook(rounding))
+        elif name == "token_embed":
+            tied: torch.Tensor = module.weight
+            codes = block_codes(tied.numpy().T, bits=8, block_size=widest_block(tied.shape[1]))
+            tied.copy_(torch.from_numpy(codes.weights().T.copy()))
+        elif name == "head":
+            module.register_forward_pre_hook(_hook(lambda x: _int8_blocks(x, widest_block(x.shape[-1]))))
         if name.endswith(("attn.qkv", "attn.context")):  # attention takes and gives fp16
             module.register_forward_hook(lambda _module, _inputs, output: output.half().to(output.dtype))
-    tied = quantized.token_embed.weight
-    block_size = widest_block(tied.shape[1])
-    tied.copy_(torch.from_numpy(block_codes(tied.numpy().T, bits=8, block_size=block_size).weights().T.copy()))
-    quantized.head.register_forward_pre_hook(_hook(partial(_int8_blocks, block_size=block_size)))
     return quantized
+
+
+def _quantize(linear: Any, *, bits: int, widest: int | None) -> Rounding:
+    """Rounds a linear layer's weight, in blocks unless ``widest`` is None; returns how its activations are rounded."""
+    array = linear.weight.numpy()
+    if widest is None:
+        linear.weight.copy_(torch.from_numpy(channel_codes(array).weights()))
+        return _uint8
+    block_size = min(widest, widest_block(len(array)))
+    linear.weight.copy_(torch.from_numpy(block_codes(array, bits=bits, block_size=block_size).weights()))
+    return partial(_int8_blocks, block_size=block_size)
 
 
 def _hook(rounding: Rounding) -> Any:

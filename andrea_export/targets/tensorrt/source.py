@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from andrea_export.compare.inputs import Case
-from andrea_export.compare.runs import LayerRun
-from andrea_export.compare.sources.base import Identity, origin_key
+from andrea_export.compare.runs import LayerRun, outputs_alone
+from andrea_export.compare.sources.base import Identity, Source, origin_key
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import PRECISIONS
@@ -19,10 +19,8 @@ from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 
-class EngineSource:
+class EngineSource(Source):
     """One engine of a bundle."""
-
-    shows_layers = False
 
     def __init__(
         self, path: Path, entry: EngineEntry, config: AndreaConfig, origin: WeightsOrigin, *, profile: Profile
@@ -55,7 +53,8 @@ class EngineSource:
 
         cache_dtype = DTYPES[PRECISIONS[self._entry.facts.precision].cache_dtype].numpy
         with self.session() as session:
-            return SessionRun(session, self._config, cases, cache_dtype=cache_dtype)
+            visible = outputs_alone(self._config)
+            return SessionRun(session, self._config, cases, cache_dtype=cache_dtype, visible=visible)
 
     def check_runnable(self) -> None:
         """Raises BackendUnavailable where the engine cannot be run on this machine."""
@@ -68,9 +67,3 @@ class EngineSource:
         """See ``Source``."""
         self.check_runnable()
         return engine_backend(self._entry.facts.target).open(self._path)
-
-    def weights(self) -> None:
-        """An engine's weights are its own."""
-
-    def recorded(self) -> None:
-        """It is no trace."""

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from andrea_export.compare.language_model import agreement
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.ort_cpu.options import OrtCpu
-from andrea_export.targets.ort_cpu.validation import agreement
 from andrea_export.weights.load import LoadedModel
 from support.held_out import held_out_prompts
 

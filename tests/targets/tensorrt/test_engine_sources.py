@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from andrea_export.bundle.layout import PLUGIN
-from andrea_export.compare.inputs import cases_within
+from andrea_export.compare.inputs import Inputs, cases_within
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.errors import BackendUnavailable, RunError
 from andrea_export.core.names import graph_outputs
@@ -23,7 +23,7 @@ from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineFacts
 from andrea_export.targets.tensorrt.source import EngineSource
 from andrea_export.validation.diff import diff, inputs_for
-from andrea_export.validation.validate import _check_plugin, _compare_engines
+from andrea_export.validation.validate import _check_plugin, compare_within_profiles
 from andrea_export.weights.load import LoadedModel
 
 FACTS = EngineFacts(
@@ -157,13 +157,13 @@ def test_a_profile_that_never_begins_is_not_measured(play: Play, reference: Torc
     profile = Profile(past=ShapeRange(min=1, opt=8, max=16))
     with pytest.raises(BackendUnavailable, match="begins at 1 cached tokens"):
         cases_within(profile, small.config)
-    found = _compare_engines(reference, [play(profile=profile)], profile, Silent())
+    found = compare_within_profiles(reference, [play(profile=profile)], Inputs(cases=()), progress=Silent())
     assert found[0].candidate.verdict == "not-measured" and "cached tokens" in found[0].candidate.reason
 
 
 def test_validate_gives_an_engine_cases_of_its_own(play: Play, reference: TorchSource) -> None:
     profile = NARROW["eight tokens"]
-    found = _compare_engines(reference, [play(profile=profile)], profile, Silent())
+    found = compare_within_profiles(reference, [play(profile=profile)], Inputs(cases=()), progress=Silent())
     assert found[0].candidate.verdict == "pass" and found[0].rows
 
 
