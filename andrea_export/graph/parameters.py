@@ -14,7 +14,7 @@ from andrea_export.core.errors import ExportError, first_line
 from andrea_export.graph.canonical.metadata import load_graph
 from andrea_export.report.schema import Check
 from andrea_model.config import AndreaConfig
-from andrea_model.model import Andrea, build_model
+from andrea_model.model import Andrea, build_model, parameter_shapes
 
 
 def hashes_from_model(model: Andrea) -> dict[str, str]:
@@ -45,7 +45,7 @@ def check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig
 
     Raises: ExportError for a file that cannot be read.
     """
-    shapes = {name: tuple(parameter.shape) for name, parameter in _shapeless(config).named_parameters()}
+    shapes = parameter_shapes(config)
     found: dict[str, str] = {}
     problems: dict[str, str] = {}
     for name, array in _initializers(model):
@@ -85,20 +85,8 @@ def _initializers(model: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for name, value in ir.load(model).graph.initializers.items():
             if not name.startswith("constant.") and value.const_value is not None:
                 yield name, value.const_value.numpy()
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-    ) as error:  # weights that are missing, short or of no type end in one of these
+    except (OSError, ValueError, TypeError) as error:  # weights that are missing, short or without a type
         raise ExportError(f"the weights of {model.name} cannot be read: {first_line(error)}") from None
-
-
-def _shapeless(config: AndreaConfig) -> Andrea:
-    """The model's parameters by name and shape alone."""
-    import torch
-
-    with torch.device("meta"):
-        return Andrea(config)
 
 
 def _sha256(array: npt.NDArray[Any]) -> str:

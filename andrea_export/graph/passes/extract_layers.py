@@ -1,4 +1,4 @@
-"""Part of a graph, cut at its layers: some layers out, and whatever they are made of in.
+"""A part of a graph, cut at its layers: its outputs are some layers, its inputs the layers they are computed from.
 
 Works on the protobuf, not on onnx_ir: the part shares the file's external weights, and nothing else of it is read.
 """

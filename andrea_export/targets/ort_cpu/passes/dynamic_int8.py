@@ -13,7 +13,7 @@ class DynamicInt8(ir.passes.InPlacePass):
     """The named layers are ``DynamicQuantizeMatMul``: x is rounded to uint8 on its own range each time it is called.
 
     That range is the whole tensor's: the rows of a batch and the tokens of a chunk share it, so a row's result depends
-    a little on its company. The integer kernel is the fastest there is for many tokens at once.
+    a little on the rows beside it. The integer kernel is the fastest there is for many tokens at once.
 
     Requires: the layers, canonical. Ensures: their names stay. Raises: PassError. Source:
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.DynamicQuantizeMatMul

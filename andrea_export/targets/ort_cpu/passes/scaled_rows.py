@@ -17,8 +17,8 @@ class ScaledRows(ir.passes.InPlacePass):
 
     In real numbers that changes nothing: y = m·((x / m)·W) + b. ``DynamicQuantizeMatMul`` rounds all rows of a run on
     one range, the largest row's; so divided, every row fills it, and a small one is not lost. The range is still
-    shared. It pays where rows differ much in size, for six small operators a layer: on a trained model the largest
-    row of an ``mlp.proj`` is three times the median one's size, behind a norm it is not twice that.
+    shared. It costs six small operators a layer, and pays where rows differ much in size: on a trained model the
+    largest row of an ``mlp.proj`` is three times as large as the median one, behind a norm less than twice.
 
     Requires: ``DynamicInt8`` before it, for these layers. Ensures: the layers' names stay. Raises: PassError.
     """

@@ -36,12 +36,12 @@ class SharedCache(ir.passes.InPlacePass):
     """Each block's split, head transposes, concatenations and attention are one ``GroupQueryAttention``.
 
     Past and present are ``[B, H, capacity, D]``. Bound to one buffer they are the same memory, and a step writes its
-    S new keys and values behind those that are there. The input ``attention_mask`` goes; its place take ``seqlens_k``
-    int32 ``[B]``, each row's real tokens in all less one, and ``total_sequence_length`` int32 ``[1]``, the longest
-    row's. Rows start at position 0 of their buffer: padding, if any, is on the right, behind what a row has said.
+    S new keys and values behind those that are there. Two inputs replace ``attention_mask``: ``seqlens_k`` int32
+    ``[B]``, each row's number of real tokens less one, and ``total_sequence_length`` int32 ``[1]``, the longest row's
+    number of tokens. Rows start at position 0 of their buffer; padding is on the right, behind a row's tokens.
 
-    Requires: canonical attention, biases none but qkv's own. Ensures: no Attention node, one GroupQueryAttention a
-    block. Raises: PassError naming what does not fit. Source:
+    Requires: canonical attention, without a bias other than qkv's own. Ensures: no Attention node, one
+    GroupQueryAttention a block. Raises: PassError naming what does not fit. Source:
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention
     """
 

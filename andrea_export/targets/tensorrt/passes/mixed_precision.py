@@ -9,7 +9,7 @@ import onnx_ir as ir
 from andrea_export.core.dtypes import DTYPES, DType
 from andrea_export.core.errors import PassError
 from andrea_export.core.precision import Precision
-from andrea_export.graph.passes.graph_edits import cast_beside, module_of
+from andrea_export.graph.passes.graph_edits import array_of, cast_beside, module_of
 
 _FP32 = ir.DataType.FLOAT
 _FLOATS = frozenset(ir.DataType(row.onnx) for row in DTYPES.values() if row.name in ("fp32", "fp16", "bf16"))
@@ -30,6 +30,7 @@ class MixedPrecision(ir.passes.InPlacePass):
         super().__init__()
         self.precision = precision
         self.half: DType = DTYPES[precision.compute_dtype]
+        self._half = ir.DataType(self.half.onnx)
 
     def requires(self, model: ir.Model) -> None:
         """Checks that every value has a type, fp32 where it is a float."""
@@ -47,32 +48,27 @@ class MixedPrecision(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrites types, weights and borders."""
-        half = ir.DataType(self.half.onnx)
-        if half == _FP32:
+        if self._half == _FP32:
             return ir.passes.PassResult(model, modified=False)
         graph = model.graph
-        self._convert_weights(graph, half)
-        nodes = list(graph)
+        self._convert_weights(graph)
+        produced = [(node, value) for node in graph for value in node.outputs]
         for value in graph.inputs:
             if value.dtype == _FP32 and any(self._is_half(use.node) for use in value.uses()):
-                value.dtype = half
-        for node in nodes:
-            if self._is_half(node):
-                for value in node.outputs:
-                    if value.dtype == _FP32:
-                        value.dtype = half
-        for node in nodes:
-            for value in node.outputs:
-                if value.dtype in (half, _FP32):
-                    self._cast_at_border(graph, value, half)
+                value.dtype = self._half
+        for node, value in produced:
+            if value.dtype == _FP32 and self._is_half(node):
+                value.dtype = self._half
+        for node, value in produced:
+            if value.dtype in (self._half, _FP32):
+                self._cast_at_border(graph, node, value)
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
         """Checks every float that a node reads, and the logits."""
-        half = ir.DataType(self.half.onnx)
         problems = []
         for node in model.graph:
-            wanted = half if self._is_half(node) else _FP32
+            wanted = self._half if self._is_half(node) else _FP32
             problems += [
                 f"'{node.name}' reads {value.name} as {value.dtype.name}, expected {wanted.name}"
                 for value in node.inputs
@@ -89,19 +85,17 @@ class MixedPrecision(ir.passes.InPlacePass):
     def _is_half(self, node: ir.Node) -> bool:
         return self.precision.module_dtype(module_of(node)) != "fp32"
 
-    def _cast_at_border(self, graph: ir.Graph, value: ir.Value, half: ir.DataType) -> None:
+    def _cast_at_border(self, graph: ir.Graph, producer: ir.Node, value: ir.Value) -> None:
         """One Cast of the value for all its readers of the other type."""
-        producer = value.producer()
-        assert producer is not None
-        strangers = [use for use in value.uses() if self._is_half(use.node) != (value.dtype == half)]
-        if not strangers:
-            return
-        cast = cast_beside(producer, value, _FP32 if value.dtype == half else half, f"{value.name}/Cast")
-        graph.insert_after(producer, cast)
-        for use in strangers:
-            use.node.replace_input_with(use.idx, cast.outputs[0])
+        is_half = value.dtype == self._half
+        strangers = [use for use in value.uses() if self._is_half(use.node) != is_half]
+        if strangers:
+            cast = cast_beside(producer, value, _FP32 if is_half else self._half, f"{value.name}/Cast")
+            graph.insert_after(producer, cast)
+            for use in strangers:
+                use.node.replace_input_with(use.idx, cast.outputs[0])
 
-    def _convert_weights(self, graph: ir.Graph, half: ir.DataType) -> None:
+    def _convert_weights(self, graph: ir.Graph) -> None:
         problems = []
         for name, value in graph.initializers.items():
             readers = {self._is_half(use.node) for use in value.uses()}
@@ -110,17 +104,14 @@ class MixedPrecision(ir.passes.InPlacePass):
             if False in readers:
                 problems.append(f"{name} is read by half and by fp32 modules")
                 continue
-            assert value.const_value is not None
-            weight = value.const_value.numpy()
+            weight = array_of(value)
             converted = half_from_fp32(weight, self.half)
-            num_overflown = int(np.count_nonzero(~np.isfinite(converted) & np.isfinite(weight)))
-            if num_overflown:
-                problems.append(
-                    f"{name} ({num_overflown:,} of {weight.size:,} values, largest {np.abs(weight).max():.4g})"
-                )
+            if num_overflown := int(np.count_nonzero(~np.isfinite(converted) & np.isfinite(weight))):
+                largest = np.abs(weight).max()
+                problems.append(f"{name} ({num_overflown:,} of {weight.size:,} values, largest {largest:.4g})")
                 continue
-            value.const_value = ir.Tensor(converted, dtype=half, name=name)
-            value.dtype = half
+            value.const_value = ir.Tensor(converted, dtype=self._half, name=name)
+            value.dtype = self._half
         if problems:
             raise PassError(
                 f"{len(problems)} weights cannot be {self.half.name}: {'; '.join(problems[:8])}",
