@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from andrea_export.cli.options import (
     SeedOption,
     TargetChoice,
     cache_dir_from,
+    option,
     toolchain_from_environment,
 )
 from andrea_export.cli.output import emit_json, emit_lines, note, size, wrapped
@@ -47,40 +49,32 @@ def build(
     output: Annotated[
         Path | None,
         typer.Argument(
-            help="The bundle to make. [default: the preset's name, here]",
-            metavar="OUTPUT",
-            show_default=False,
+            help="The bundle to make. [default: the preset's name, here]", metavar="OUTPUT", show_default=False
         ),
     ] = None,
+    *,
     preset: PresetOption = None,
     checkpoint: CheckpointOption = None,
     seed: SeedOption = None,
     target: Annotated[
         list[TargetChoice] | None,
-        typer.Option(
+        option(
             "--target",
-            help=f"What to make: {_either(REGISTRY)}. Repeat it. [default: all this machine can but "
+            f"What to make: {_either(REGISTRY)}. Repeat it. [default: all this machine can but "
             f"{_either(name for name, row in REGISTRY.items() if not row.by_default)}]",
-            metavar="TARGET",
-            show_default=False,
+            "TARGET",
         ),
     ] = None,
     precision: Annotated[
         list[PrecisionChoice] | None,
-        typer.Option(
+        option(
             "--precision",
-            help=f"Of the engines: {', '.join(ENGINE_PRECISIONS)}; of ort-cpu: {', '.join(ORT_PRECISIONS)}. Repeat it. "
+            f"Of the engines: {', '.join(ENGINE_PRECISIONS)}; of ort-cpu: {', '.join(ORT_PRECISIONS)}. Repeat it. "
             "The ONNX file is always fp32. [default: fp32]",
-            metavar="PRECISION",
-            show_default=False,
+            "PRECISION",
         ),
     ] = None,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(
-            "--recipe", help="A recipe in TOML; options win over its keys.", metavar="FILE", show_default=False
-        ),
-    ] = None,
+    recipe: Annotated[Path | None, option("--recipe", "A recipe in TOML; options win over its keys.", "FILE")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Make every step again, reuse nothing of an earlier bundle.")
     ] = False,
@@ -93,37 +87,24 @@ def build(
     """
     from andrea_export.build.build import build_bundle
 
-    whole = _recipe(
-        recipe,
-        {
-            "preset": preset,
-            "seed": seed,
-            "targets": [choice.value for choice in target] if target else None,
-            "precisions": [choice.value for choice in precision] if precision else None,
-        },
-    )
-    where = output if output is not None else _default_output(whole, checkpoint)
+    options = {"preset": preset, "seed": seed, "targets": _values(target), "precisions": _values(precision)}
+    merged = _recipe(recipe, options)
     with progress_on_stderr() as progress:
         result = build_bundle(
-            where,
-            whole,
+            output if output is not None else _default_output(merged, checkpoint),
+            merged,
             checkpoint=checkpoint,
             force=force,
             cache_dir=cache_dir_from(cache_dir),
             progress=progress,
             toolchain=toolchain_from_environment(),
         )
-    built = result.manifest.recipe.precisions
-    asked = [name for name in ENGINE_PRECISIONS if name in whole.precisions and name not in ("fp32", *built)]
-    if asked:
-        note(f"note: {', '.join(asked)} was not built: precisions are of engines, and no engine target was built")
-    if as_json:
-        emit_json(_as_json(result))
-    else:
-        from andrea_export.report.render.terminal import with_verdict_again
-
-        emit_lines(with_verdict_again(_lines(result)))
+    _show(result, merged.precisions, as_json=as_json)
     exit_with_outcome(result.report)
+
+
+def _values(choices: Sequence[Enum] | None) -> list[str] | None:
+    return [choice.value for choice in choices] if choices else None
 
 
 def _recipe(file: Path | None, options: dict[str, Any]) -> Recipe:
@@ -136,25 +117,33 @@ def _recipe(file: Path | None, options: dict[str, Any]) -> Recipe:
 
 
 def _default_output(recipe: Recipe, checkpoint: Path | None) -> Path:
-    """The preset's name in the working directory; ``andrea`` for a checkpoint of a shape that is no preset's."""
+    """The preset's name in the working directory; ``andrea`` for a checkpoint whose shape is not a preset's."""
     from andrea_export.weights.load import resolve_origin
 
     _, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
     return Path(origin.preset or "andrea")
 
 
+def _show(result: BuildResult, asked: Sequence[str], *, as_json: bool) -> None:
+    """Prints what was built, how it was proven, and which of the precisions that were asked for came to nothing."""
+    from andrea_export.report.render.terminal import with_verdict_again
+
+    built = result.manifest.recipe.precisions
+    if missing := [name for name in ENGINE_PRECISIONS if name in asked and name not in ("fp32", *built)]:
+        note(f"note: {', '.join(missing)} was not built: precisions are of engines, and no engine target was built")
+    if as_json:
+        emit_json(_as_json(result))
+    else:
+        emit_lines(with_verdict_again(_lines(result)))
+
+
 def _as_json(result: BuildResult) -> dict[str, Any]:
-    manifest = result.manifest
+    manifest, candidates = result.manifest, result.report.candidates
     return {
         "verdict": result.report.verdict,
         "first_failure": result.report.first_failure,
-        "candidates": [
-            {"name": candidate.name, "verdict": candidate.verdict, "reason": candidate.reason}
-            for candidate in result.report.candidates
-        ],
-        "not_measured": [
-            candidate.name for candidate in result.report.candidates if candidate.verdict == "not-measured"
-        ],
+        "candidates": [{"name": c.name, "verdict": c.verdict, "reason": c.reason} for c in candidates],
+        "not_measured": [candidate.name for candidate in candidates if candidate.verdict == "not-measured"],
         "bundle": str(result.bundle),
         "weights": str(manifest.origin),
         "trained": manifest.origin.trained,

@@ -15,6 +15,7 @@ from andrea_export.cli.options import (
     LanguageModelOption,
     PolicyOption,
     TextOption,
+    option,
 )
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.cli.report import write_whole
@@ -41,14 +42,7 @@ def diff(
     text: TextOption = None,
     baseline: BaselineOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="A folder for report.json, report.html, report.md and junit.xml.",
-            metavar="DIR",
-            show_default=False,
-        ),
+        Path | None, option("--output -o", "A folder for report.json, report.html, report.md and junit.xml.", "DIR")
     ] = None,
     language_model: LanguageModelOption = True,
     as_json: JsonOption = False,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from andrea_export.cli.options import option
 from andrea_export.cli.output import emit, note
 from andrea_export.core.errors import UsageError
 
@@ -38,10 +39,7 @@ def report(
             "--format", help="html: one page for people. junit: for CI servers. markdown: for a pull request."
         ),
     ] = FormatChoice.HTML,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file to write. [default: stdout]", metavar="FILE", show_default=False),
-    ] = None,
+    output: Annotated[Path | None, option("--output -o", "The file to write. [default: stdout]", "FILE")] = None,
 ) -> None:
     """Render a report. Judges nothing again, so the exit code is 0 for a failed report too: see `check` for a gate."""
     from andrea_export.report.file import report_from_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea_export.cli.judged import exit_with_outcome, screen, show
-from andrea_export.cli.options import CacheDirOption, JsonOption, cache_dir_from
+from andrea_export.cli.options import CacheDirOption, JsonOption, cache_dir_from, option
 from andrea_export.cli.progress import progress_on_stderr
 
 if TYPE_CHECKING:
@@ -25,12 +25,11 @@ def validate(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
     checkpoint: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--checkpoint",
-            help="The checkpoint the bundle was made from. Without: the weights of the bundle's own model.onnx, held "
+            "The checkpoint the bundle was made from. Without: the weights of the bundle's own model.onnx, held "
             "against the hashes its manifest recorded.",
-            metavar="FILE",
-            show_default=False,
+            "FILE",
         ),
     ] = None,
     cache_dir: CacheDirOption = None,

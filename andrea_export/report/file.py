@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -63,7 +63,10 @@ def report_from_json(file: Path) -> Report:
         raise ReportError(f"report {file} is not JSON: {error}", hint="was it cut short?") from None
     found = content.get("schema") if isinstance(content, dict) else None
     if found != SCHEMA:
-        _refuse_schema(file, found)
+        if isinstance(found, str) and found.startswith("andrea-export/report/"):
+            hint = "use the version of andrea-export that wrote it, or make it again"
+            raise ReportError(f"report {file} has schema {found!r}, expected {SCHEMA!r}", hint=hint)
+        raise ReportError(f"{file} is not a report: it has schema {found!r}, expected {SCHEMA!r}")
     values = {key: value for key, value in content.items() if key not in _COMPUTED}
     try:
         report: Report = TypeAdapter(Report).validate_python(values)
@@ -72,15 +75,6 @@ def report_from_json(file: Path) -> Report:
         where = ".".join(map(str, first["loc"]))
         raise ReportError(f"report {file} is damaged: {where}: {first['msg'].lower()}", hint="make it again") from None
     return report
-
-
-def _refuse_schema(file: Path, found: object) -> NoReturn:
-    if isinstance(found, str) and found.startswith("andrea-export/report/"):
-        raise ReportError(
-            f"report {file} has schema {found!r}, expected {SCHEMA!r}",
-            hint="use the version of andrea-export that wrote it, or make it again",
-        )
-    raise ReportError(f"{file} is not a report: it has schema {found!r}, expected {SCHEMA!r}")
 
 
 def report_json_schema() -> dict[str, Any]:

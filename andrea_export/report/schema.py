@@ -14,6 +14,7 @@ PLUGIN_MATHS = "plugin-maths-"
 Verdict = Literal["pass", "fail", "not-measured"]
 Number = int | float
 Relation = Literal["at most", "at least"]
+Better = Literal["lower", "higher", "neither"]
 ErrorName = Literal["accumulated", "local", "language model"]
 _STRICT = ConfigDict(extra="forbid")
 
@@ -190,7 +191,7 @@ class Metric:
     __pydantic_config__ = _STRICT
 
     unit: str
-    better: Literal["lower", "higher", "neither"]
+    better: Better
     meaning: str
 
 

@@ -84,15 +84,15 @@ def test_the_default_output_is_the_presets_name_and_untrained_weights_are_called
 
 
 def test_a_build_whose_proof_fails_exits_1(build: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
-    from andrea_export.graph import canonical
+    from andrea_export.graph.canonical import export
 
     def faulty(loaded: object, folder: Path) -> Path:
         path = exported(loaded, folder)
         plant_fault(folder)
         return path
 
-    exported = canonical.export_canonical
-    monkeypatch.setattr(canonical, "export_canonical", faulty)
+    exported = export.export_canonical
+    monkeypatch.setattr(export, "export_canonical", faulty)
     outcome = build("--force")
     assert outcome.code == 1
     assert outcome.stdout.splitlines()[0].startswith("FAIL ")
