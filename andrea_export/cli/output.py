@@ -36,7 +36,7 @@ class OutputFailed(AndreaError):
 
 
 def prepare_streams() -> None:
-    """Makes both streams take any text: what their encoding lacks, and file names that are no text, become escapes.
+    """Makes both streams take any text: what their encoding lacks, and file names that are not text, become escapes.
 
     Raises: UsageError where stdout is closed (``>&-``). A stderr that is closed loses what it is given, without a word.
     """

@@ -14,7 +14,7 @@ from andrea_export.report.render.wording import (
     rows_of,
     worst_of,
 )
-from andrea_export.report.schema import Report
+from andrea_export.report.schema import Candidate, Report
 
 MAX_CHARACTERS = 65_536  # GitHub's limit for one comment; GitLab's is larger
 MAX_FINDINGS, MAX_CASES = 25, 40
@@ -39,7 +39,7 @@ def _lines(report: Report, found: Sequence[Finding], num_findings: int) -> Itera
     yield ""
     yield from _table(
         ("candidate", "precision", "verdict", "layers within budget", "largest share of a budget"),
-        [_candidate_cells(report, index) for index in range(len(report.candidates))],
+        [_candidate_cells(report, candidate) for candidate in report.candidates],
     )
     if found:
         yield ""
@@ -64,8 +64,7 @@ def _lines(report: Report, found: Sequence[Finding], num_findings: int) -> Itera
     yield from _provenance(report)
 
 
-def _candidate_cells(report: Report, index: int) -> tuple[str, ...]:
-    candidate = report.candidates[index]
+def _candidate_cells(report: Report, candidate: Candidate) -> tuple[str, ...]:
     num_layers, num_failed = counts(report, candidate)
     verdict = f"{_SYMBOLS[candidate.verdict]} {candidate.verdict}"
     if candidate.verdict == "not-measured":

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from andrea_export.core.lines import table
 from andrea_export.report.render.wording import (
-    Finding,
     figure,
     findings,
     headline,
@@ -22,7 +21,7 @@ from andrea_export.report.render.wording import (
     worst_of,
     worst_share,
 )
-from andrea_export.report.schema import LayerRow, Report
+from andrea_export.report.schema import LayerRow, LocalError, Report
 from andrea_export.report.unmeasured import unmeasured
 
 MAX_FINDINGS = 20  # the rest is in the HTML and the JSON; the first layer at fault is named in line 1
@@ -80,18 +79,18 @@ def failure_lines(report: Report) -> Iterator[str]:
         if candidate.verdict == "fail":
             yield f"failed candidate {candidate.name}: {candidate.reason or 'see its layers'}"
     found = [finding for finding in findings(report) if finding.error not in ("check", "candidate")]
-    shown = found[:MAX_FINDINGS]
-    for finding in shown:
+    rows: dict[str, list[tuple[str, ...]]] = {}  # by candidate: a column for it would not fit 80
+    for finding in found[:MAX_FINDINGS]:
         if finding.failure is None:
             yield f"failed in {finding.candidate}: {finding.where}: {finding.problem}"
-    figures: dict[str, list[Finding]] = {}  # a column for the candidate would not fit 80
-    for finding in shown:
-        if finding.failure is not None:
-            figures.setdefault(finding.candidate, []).append(finding)
-    for name, of_candidate in figures.items():
+        else:
+            figures = (finding.failure.metric, finding.expected, finding.obtained)
+            rows.setdefault(finding.candidate, []).append((finding.where, finding.error, *figures))
+    for name, of_candidate in rows.items():
         yield ""
         yield f"out of budget in {name}"
-        yield from (f"  {line}" for line in _figure_lines(of_candidate))
+        headers = ("layer or case", "error", "metric", "expected", "obtained")
+        yield from (f"  {line}" for line in table(headers, of_candidate, left=3))
     if len(found) > MAX_FINDINGS:
         yield f"and {len(found) - MAX_FINDINGS:,} more"
 
@@ -135,37 +134,23 @@ def _not_measured(report: Report) -> str:
     return f"; NOT MEASURED: {'; '.join(told)}" if told else ""
 
 
-def _figure_lines(found: Iterable[Finding]) -> list[str]:
-    rows = [
-        (finding.where, finding.error, finding.failure.metric, finding.expected, finding.obtained)
-        for finding in found
-        if finding.failure is not None
-    ]
-    return table(("layer or case", "error", "metric", "expected", "obtained"), rows, left=3)
-
-
 def _layer_lines(report: Report, screen: Screen) -> Iterator[str]:
     """A row a layer in model order, two columns a candidate: how much of the local and accumulated budget is used."""
     by_key = {(row.name, row.candidate): row for row in report.layers}
     names = [candidate.name for candidate in report.candidates if any(key[1] == candidate.name for key in by_key)]
     if not names:
         return
-    layers = [layer for layer in report.layer_order if any((layer, name) in by_key for name in names)]
-    layers += [name for name, _ in by_key if name not in set(report.layer_order)]
-    headers = ["layer", *(f"{name} {error}" for name in names for error in ("local", "accumulated"))]
-    short = {header: f"[{number}]" for number, header in enumerate(headers[1:], start=1)}
-    rows = [
-        (
-            layer,
-            *(cell for name in names for cell in _share_cells(by_key.get((layer, name)), report)),
-            _mark(layer, names, by_key),
-        )
-        for layer in dict.fromkeys(layers)
-    ]
+    columns = [f"{name} {error}" for name in names for error in ("local", "accumulated")]
+    numbers = [f"[{number}]" for number in range(1, len(columns) + 1)]
+    rows = []
+    for layer in sorted(dict.fromkeys(row.name for row in report.layers), key=report.position_of()):
+        mine = [by_key.get((layer, name)) for name in names]
+        failed = any(row is not None and row.verdict == "fail" for row in mine)
+        cells = (cell for row in mine for cell in _share_cells(row, report))
+        rows.append((layer, *cells, "FAIL" if failed else ""))
     yield "share of its budget that each layer's error uses (above 1 fails):"
-    for header, number in short.items():
-        yield f"  {number} {header}"
-    for line in table(("layer", *short.values(), ""), rows):
+    yield from (f"  {number} {column}" for number, column in zip(numbers, columns, strict=True))
+    for line in table(("layer", *numbers, ""), rows):
         yield f"{line[:-4]}{screen.paint('FAIL', 'fail')}" if line.endswith("FAIL") else line
     yield ""
 
@@ -175,22 +160,18 @@ def _share_cells(row: LayerRow | None, report: Report) -> tuple[str, str]:
         return "", ""
     if row.problem:
         return "", "none"
-    accumulated = share_as_text(worst_share(row.metrics, row.budget, report.metrics)[0]) if row.budget else ""
+    accumulated = _share(row, report) if row.budget else ""
     if row.local is None or row.local.verdict == "not-measured" or not row.local.budget:
         return "-", accumulated
-    return share_as_text(worst_share(row.local.metrics, row.local.budget, report.metrics)[0]), accumulated
+    return _share(row.local, report), accumulated
 
 
-def share_as_text(share: float) -> str:
-    """A share of a budget in few characters: ``0.31``, ``12.4``, ``3e+05``, ``inf``."""
+def _share(error: LayerRow | LocalError, report: Report) -> str:
+    """The largest share of a budget in few characters: ``0.31``, ``12.4``, ``3e+05``, ``inf``."""
+    share, _ = worst_share(error.metrics, error.budget, report.metrics)
     if not math.isfinite(share):
         return "inf"
     return f"{share:.2f}" if share < 10 else f"{share:.3g}"
-
-
-def _mark(layer: str, names: Sequence[str], by_key: dict[tuple[str, str], LayerRow]) -> str:
-    rows = [by_key[layer, name] for name in names if (layer, name) in by_key]
-    return "FAIL" if any(row.verdict == "fail" for row in rows) else ""
 
 
 def _candidate_lines(report: Report) -> list[str]:
