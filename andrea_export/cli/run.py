@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,29 @@ from andrea_export.core.errors import UsageError
 if TYPE_CHECKING:
     from andrea_export.runtime import Model
 
+TokensOption = Annotated[
+    str | None, typer.Option("--tokens", help="The prompt as token ids: 5,17,42.", metavar="IDS", show_default=False)
+]
+PromptOption = Annotated[
+    str | None, typer.Option("--prompt", help="The prompt as text: its UTF-8 bytes are the tokens.", metavar="TEXT")
+]
+NumNewOption = Annotated[int, typer.Option("--max-new-tokens", help="How many tokens to generate.", metavar="N")]
+TemperatureOption = Annotated[
+    float | None, typer.Option("--temperature", help="Draw tokens, above 0. Left out: greedy.", metavar="T")
+]
+TopKOption = Annotated[int | None, typer.Option("--top-k", help="Draw from the K likeliest tokens.", metavar="K")]
+TopPOption = Annotated[
+    float | None, typer.Option("--top-p", help="Draw from the fewest tokens of at least this probability.", metavar="P")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="The same seed draws the same tokens.", metavar="S")]
+StopOption = Annotated[
+    list[int] | None,
+    typer.Option("--stop", help="A token id that ends the text. Repeat it.", metavar="ID", show_default=False),
+]
+AllowCpuOption = Annotated[
+    bool, typer.Option("--allow-cpu-nodes", help="Let a GPU provider leave nodes to the CPU; else that is an error.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
@@ -31,37 +55,18 @@ def register(app: typer.Typer) -> None:
 
 def run(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
-    tokens: Annotated[
-        str | None,
-        typer.Option("--tokens", help="The prompt as token ids: 5,17,42.", metavar="IDS", show_default=False),
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", help="The prompt as text: its UTF-8 bytes are the tokens.", metavar="TEXT"),
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", help="How many tokens to generate.", metavar="N")
-    ] = 16,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Draw tokens, above 0. Left out: greedy.", metavar="T")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from the K likeliest tokens.", metavar="K")] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option("--top-p", help="Draw from the fewest tokens of at least this probability.", metavar="P"),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same tokens.", metavar="S")] = 0,
-    stop: Annotated[
-        list[int] | None,
-        typer.Option("--stop", help="A token id that ends the text. Repeat it.", metavar="ID", show_default=False),
-    ] = None,
+    tokens: TokensOption = None,
+    prompt: PromptOption = None,
+    max_new_tokens: NumNewOption = 16,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    seed: SeedOption = 0,
+    stop: StopOption = None,
     provider: ProviderOption = ProviderChoice.AUTO,
     precision: OrtPrecisionOption = None,
     threads: ThreadsOption = None,
-    allow_cpu_nodes: Annotated[
-        bool,
-        typer.Option("--allow-cpu-nodes", help="Let a GPU provider leave nodes to the CPU; else that is an error."),
-    ] = False,
+    allow_cpu_nodes: AllowCpuOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Generate from a bundle, with a KV cache.
@@ -88,18 +93,18 @@ def run(
         verify=True,  # what has not changed since is not hashed again
     ) as model:
         ids = given if given is not None else tokens_from_prompt(prompt or "", model.config.vocab_size)
-        steps = model.generate(ids, max_new_tokens=max_new_tokens, sampling=sampling)
+        new_tokens = model.generate(ids, max_new_tokens=max_new_tokens, sampling=sampling)
         if not model.bundle.origin.trained:
             note(f"note: {model.bundle.origin}: the tokens mean nothing")
         for reason in model.passed_over:
             note(f"note: passed over {reason}")
-        generated, times_ms, text = _stream(steps, as_text=prompt is not None, silent=as_json)
+        generated, times_ms, text = _stream(new_tokens, as_text=prompt is not None, silent=as_json)
         if as_json:
             emit_json(_document(model, ids, generated, text))
         _note_speed(model, len(ids), times_ms)
 
 
-def _stream(steps: Any, *, as_text: bool, silent: bool) -> tuple[list[int], list[float], str | None]:
+def _stream(tokens: Iterable[int], *, as_text: bool, silent: bool) -> tuple[list[int], list[float], str | None]:
     """The tokens, the milliseconds each took, and the text they are; shown as they come unless silent."""
     from andrea_export.tokens.bytes import BYTES
 
@@ -108,7 +113,7 @@ def _stream(steps: Any, *, as_text: bool, silent: bool) -> tuple[list[int], list
     times_ms: list[float] = []
     pieces: list[str] = []
     begin = time.perf_counter()
-    for token in steps:
+    for token in tokens:
         now = time.perf_counter()
         times_ms.append((now - begin) * 1e3)
         piece = stream.feed(token) if as_text else f"{',' if generated else ''}{token}"
@@ -123,7 +128,7 @@ def _stream(steps: Any, *, as_text: bool, silent: bool) -> tuple[list[int], list
     return generated, times_ms, "".join([*pieces, rest]) if as_text else None
 
 
-def _document(model: Model, prompt: Any, generated: list[int], text: str | None) -> dict[str, Any]:
+def _document(model: Model, prompt: Sequence[int], generated: list[int], text: str | None) -> dict[str, Any]:
     return {
         "prompt": list(prompt),
         "tokens": generated,

@@ -15,7 +15,40 @@ from andrea_export.core.errors import UsageError
 from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
-    from andrea_export.lesson.lesson import Observation, Trace
+    from andrea_export.lesson.lesson import Lesson, Observation
+
+
+BundleArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A bundle. Without one, the model of --preset, --checkpoint and --seed.",
+        metavar="BUNDLE",
+        show_default=False,
+    ),
+]
+BlockOption = Annotated[
+    int, typer.Option("--block", help="The block to follow the token through, from 0.", metavar="N")
+]
+TokensOption = Annotated[
+    str, typer.Option("--tokens", help="The tokens before and including the one traced.", metavar="IDS")
+]
+PositionOption = Annotated[
+    int | None,
+    typer.Option(
+        "--position", help="Which of the tokens to trace, from 0. [default: the last]", metavar="N", show_default=False
+    ),
+]
+BackendOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backend",
+        help="torch, onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt, onnxruntime-tensorrt-rtx, or an "
+        "engine of the bundle such as tensorrt-rtx-fp16. Repeat it; the others are compared with the first. "
+        "[default: torch and, where it is installed, onnxruntime-cpu]",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,41 +57,11 @@ def register(app: typer.Typer) -> None:
 
 
 def trace(
-    bundle: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A bundle. Without one, the model of --preset, --checkpoint and --seed.",
-            metavar="BUNDLE",
-            show_default=False,
-        ),
-    ] = None,
-    block: Annotated[
-        int,
-        typer.Option("--block", help="The block to follow the token through, from 0.", metavar="N"),
-    ] = 0,
-    tokens: Annotated[
-        str, typer.Option("--tokens", help="The tokens before and including the one traced.", metavar="IDS")
-    ] = "5,17,42",
-    position: Annotated[
-        int | None,
-        typer.Option(
-            "--position",
-            help="Which of the tokens to trace, from 0. [default: the last]",
-            metavar="N",
-            show_default=False,
-        ),
-    ] = None,
-    backend: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--backend",
-            help="torch, onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt, onnxruntime-tensorrt-rtx, or an "
-            "engine of the bundle such as tensorrt-rtx-fp16. Repeat it; the others are compared with the first. "
-            "[default: torch and, where it is installed, onnxruntime-cpu]",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = None,
+    bundle: BundleArgument = None,
+    block: BlockOption = 0,
+    tokens: TokensOption = "5,17,42",
+    position: PositionOption = None,
+    backend: BackendOption = None,
     preset: PresetOption = None,
     checkpoint: CheckpointOption = None,
     seed: SeedOption = None,
@@ -74,20 +77,20 @@ def trace(
             "--preset and --seed describe a model; a bundle already is one", hint="leave them out, or leave out BUNDLE"
         )
 
-    from andrea_export.lesson.backends import lesson_source, run_backend
-    from andrea_export.lesson.lesson import check_trace, trace_as_json, trace_from_layers
+    from andrea_export.lesson.backends import lesson_model, run_backend
+    from andrea_export.lesson.lesson import checked_position, lesson_as_json, lesson_from_layers
 
     names = tuple(dict.fromkeys(backend or _default_backends()))
-    with lesson_source(bundle, preset=preset, checkpoint=checkpoint, seed=seed or 0, backends=names) as source:
-        at = check_trace(source.loaded.config, tokens=ids, position=position, block=block)
-        runs = [run_backend(name, source, ids, block) for name in names]
-        result = trace_from_layers(
-            runs, source.loaded.config, weights=str(source.loaded.origin), tokens=ids, position=at, block=block
+    with lesson_model(bundle, preset=preset, checkpoint=checkpoint, seed=seed or 0, backends=names) as model:
+        at = checked_position(model.loaded.config, tokens=ids, position=position, block=block)
+        runs = [run_backend(name, model, ids, block) for name in names]
+        lesson = lesson_from_layers(
+            runs, model.loaded.config, weights=str(model.loaded.origin), tokens=ids, position=at, block=block
         )
     if as_json:
-        emit_json(trace_as_json(result))
+        emit_json(lesson_as_json(lesson))
     else:
-        emit_lines(_lines(result, source.weights_from))
+        emit_lines(_lines(lesson, model.weights_from))
 
 
 def _default_backends() -> tuple[str, ...]:
@@ -97,31 +100,31 @@ def _default_backends() -> tuple[str, ...]:
     return ("torch", "onnxruntime-cpu")
 
 
-def _lines(result: Trace, weights_from: str) -> Iterator[str]:
-    config = result.config
+def _lines(lesson: Lesson, weights_from: str) -> Iterator[str]:
+    config = lesson.config
     yield from wrapped(
-        f"token {result.tokens[result.position]} at position {result.position} of {','.join(map(str, result.tokens))} "
-        f"through block {result.block} of {config.n_layer} (d_model {config.d_model}, {config.n_head} heads, "
+        f"token {lesson.tokens[lesson.position]} at position {lesson.position} of {','.join(map(str, lesson.tokens))} "
+        f"through block {lesson.block} of {config.n_layer} (d_model {config.d_model}, {config.n_head} heads, "
         f"mlp_dim {config.mlp_dim})"
     )
-    yield from wrapped(f"weights: {result.weights}")
-    if weights_from != result.weights:
+    yield from wrapped(f"weights: {lesson.weights}")
+    if weights_from != lesson.weights:
         yield from wrapped(f"torch's weights are from {weights_from}")
-    for name, how in result.runs_in.items():
+    for name, how in lesson.runs_in.items():
         yield f"{name}: {how}"
-    for name, source in result.attention_weights_from.items():
-        yield f"attention weights of {name}: {source}"
+    for name, origin in lesson.attention_weights_from.items():
+        yield f"attention weights of {name}: {origin}"
     yield ""
-    headers = ("", "mean", "std", "min", "max", "L2", "max |Δ|" if len(result.backends) > 1 else "")
-    rows = [_row(name, step.observations.get(name)) for step in result.steps for name in result.backends]
+    headers = ("", "mean", "std", "min", "max", "L2", "max |Δ|" if len(lesson.backends) > 1 else "")
+    rows = [_row(name, step.observations.get(name)) for step in lesson.steps for name in lesson.backends]
     head, *body = table(headers, rows)
-    if len(result.backends) > 1:
-        yield f"max |Δ| is the largest difference to {result.backends[0]}"
+    if len(lesson.backends) > 1:
+        yield f"max |Δ| is the largest difference to {lesson.backends[0]}"
     yield f"     {head}"
-    for number, step in enumerate(result.steps):
+    for number, step in enumerate(lesson.steps):
         shape = ", ".join(map(str, step.shape))
         yield f"{number:>2}  {step.name}: {step.formula}   {step.layer} [{shape}]"
-        for line in body[number * len(result.backends) : (number + 1) * len(result.backends)]:
+        for line in body[number * len(lesson.backends) : (number + 1) * len(lesson.backends)]:
             yield f"     {line}"
 
 

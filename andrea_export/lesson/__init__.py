@@ -1,1 +1,1 @@
-"""The lesson's trace: one token through one block, backends side by side."""
+"""The lesson: one token through one block, backends side by side."""

@@ -1,7 +1,4 @@
-"""Where a lesson's trace gets its runs: the reference model, its canonical file, and every backend by its name.
-
-Owns names and what each needs; the steps themselves are ``lesson.py``'s.
-"""
+"""Where a lesson gets its runs: the reference model, its canonical file, and every backend by its name."""
 
 from __future__ import annotations
 
@@ -15,13 +12,9 @@ from pathlib import Path
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.core.errors import BackendUnavailable, UsageError
 from andrea_export.core.precision import PRECISIONS
-from andrea_export.lesson.lesson import (
-    BackendLayers,
-    attention_weights_name,
-    lesson_layers,
-    model_with_attention_weights,
-    run_lesson,
-)
+from andrea_export.lesson.attention_weights import model_with_attention_weights
+from andrea_export.lesson.formulas import attention_weights_name, lesson_layers
+from andrea_export.lesson.lesson import BackendLayers, run_layers
 from andrea_export.targets.tensorrt.facts import EngineEntry
 from andrea_export.targets.tensorrt.flavours import engine_backend
 from andrea_export.weights.load import LoadedModel, load_model
@@ -31,8 +24,8 @@ _ONNXRUNTIME = "onnxruntime-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LessonSource:
-    """What is traced: the reference model, and the folder its canonical file is in, or can be put in."""
+class LessonModel:
+    """What the lesson is about: the reference model, and the folder its canonical file is in, or can be put in."""
 
     loaded: LoadedModel
     weights_from: str
@@ -40,7 +33,7 @@ class LessonSource:
     folder: Path
     bundle: Bundle | None = None
 
-    def model(self) -> Path:
+    def onnx_file(self) -> Path:
         """The canonical ONNX file; without a bundle it is exported now."""
         path = self.folder / "model.onnx"
         if self.bundle is None and not path.exists():
@@ -51,9 +44,9 @@ class LessonSource:
 
 
 @contextmanager
-def lesson_source(
+def lesson_model(
     bundle: Path | None, *, preset: str | None, checkpoint: Path | None, seed: int, backends: Sequence[str]
-) -> Iterator[LessonSource]:
+) -> Iterator[LessonModel]:
     """The bundle's model, its reference proven by the manifest's hashes; without a bundle, a model of its own.
 
     The backends are looked for first, so that nothing is loaded for one that is not here.
@@ -63,7 +56,7 @@ def lesson_source(
         _check_backends(backends, None)
         loaded = load_model(preset=preset, checkpoint=checkpoint, seed=seed)
         with tempfile.TemporaryDirectory(prefix="andrea-trace-") as folder:
-            yield LessonSource(loaded=loaded, weights_from=str(loaded.origin), folder=Path(folder))
+            yield LessonModel(loaded=loaded, weights_from=str(loaded.origin), folder=Path(folder))
         return
 
     from andrea_export.validation.validate import reference_model
@@ -71,40 +64,46 @@ def lesson_source(
     opened = open_bundle(bundle)
     _check_backends(backends, opened)
     loaded, weights_from = reference_model(opened, checkpoint)
-    yield LessonSource(loaded=loaded, weights_from=weights_from, folder=opened.path, bundle=opened)
+    yield LessonModel(loaded=loaded, weights_from=weights_from, folder=opened.path, bundle=opened)
 
 
-def run_backend(name: str, source: LessonSource, tokens: Sequence[int], block: int) -> BackendLayers:
-    """What one backend computes. Raises: UsageError for a backend that is none, BackendUnavailable, RunError."""
-    config, layers = source.loaded.config, lesson_layers(block)
+def run_backend(name: str, model: LessonModel, tokens: Sequence[int], block: int) -> BackendLayers:
+    """What one backend computes. Raises: UsageError (an unknown backend), BackendUnavailable, RunError."""
+    config, layers = model.loaded.config, lesson_layers(block)
     if name == TORCH:
         from andrea_export.sessions.torch_reference import TorchSession
 
-        with TorchSession(source.loaded.model, layers=layers) as torch_session:
-            run = run_lesson(torch_session, config, tokens)
-        version = importlib.metadata.version("torch")
-        return BackendLayers(name=name, layers=run.layers, runs_in=f"fp32, torch {version} on the CPU")
+        runs_in = f"fp32, torch {importlib.metadata.version('torch')} on the CPU"
+        with TorchSession(model.loaded.model, layers=layers) as torch_session:
+            return run_layers(torch_session, config, tokens, name=name, runs_in=runs_in)
     if name.startswith(_ONNXRUNTIME):
         from andrea_export.sessions.onnxruntime import OnnxSession, onnxruntime_version, provider_row
 
         provider = provider_row(name.removeprefix(_ONNXRUNTIME)).name
         with tempfile.TemporaryDirectory(prefix="andrea-trace-") as folder:
-            model, taps = source.model(), layers
+            file, taps = model.onnx_file(), layers
             if provider == "cpu":  # only the CPU provider's Attention is known to return its weights
-                model = model_with_attention_weights(model, block, Path(folder))
+                file = model_with_attention_weights(file, block, Path(folder))
                 taps = (*layers, attention_weights_name(block))
-            with OnnxSession(model, provider, taps=taps) as session:
-                run = run_lesson(session, config, tokens)
-        return BackendLayers(name=name, layers=run.layers, runs_in=f"fp32, onnxruntime {onnxruntime_version()}")
-    entry = _engines(source.bundle)[name]
+            with OnnxSession(file, provider, taps=taps) as session:
+                return run_layers(
+                    session, config, tokens, name=name, runs_in=f"fp32, onnxruntime {onnxruntime_version()}"
+                )
+    entry = _engines(model.bundle)[name]
     facts = entry.facts
-    with engine_backend(facts.target).open(source.folder / entry.file) as engine:
-        run = run_lesson(engine, config, tokens, cache_dtype=PRECISIONS[facts.precision].cache_dtype)
-    return BackendLayers(name=name, layers=run.layers, runs_in=f"{facts.precision}, {facts.tensorrt_version}")
+    with engine_backend(facts.target).open(model.folder / entry.file) as engine:
+        return run_layers(
+            engine,
+            config,
+            tokens,
+            name=name,
+            runs_in=f"{facts.precision}, {facts.tensorrt_version}",
+            cache_dtype=PRECISIONS[facts.precision].cache_dtype,
+        )
 
 
 def _check_backends(names: Sequence[str], bundle: Bundle | None) -> None:
-    """Raises: UsageError for a name that is no backend's, BackendUnavailable for one that cannot run here."""
+    """Raises: UsageError for an unknown name, BackendUnavailable for a backend that cannot run here."""
     engines = _engines(bundle)
     for name in names:
         if name == TORCH:

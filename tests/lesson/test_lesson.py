@@ -1,4 +1,4 @@
-"""The lesson's trace: its steps follow from one another by the lesson's formulas, on every backend."""
+"""The lesson: its steps follow from one another by the lesson's formulas, on every backend."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import pytest
 import torch
 
 from andrea_export.core.errors import RunError, UsageError
+from andrea_export.lesson.attention_weights import model_with_attention_weights
+from andrea_export.lesson.formulas import attention_weights_name, lesson_layers
 from andrea_export.lesson.lesson import (
     BackendLayers,
-    Trace,
-    attention_weights_name,
-    check_trace,
-    lesson_layers,
-    model_with_attention_weights,
-    run_lesson,
-    trace_as_json,
-    trace_from_layers,
+    Lesson,
+    checked_position,
+    lesson_as_json,
+    lesson_from_layers,
+    run_layers,
 )
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
@@ -54,9 +53,9 @@ def block(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def torch_run(tiny: LoadedModel, block: int) -> BackendLayers:
-    """What torch gives for the trace of one block."""
+    """What torch gives for the lesson on one block."""
     with TorchSession(tiny.model, layers=lesson_layers(block)) as session:
-        return run_lesson(session, TINY, TOKENS)
+        return run_layers(session, TINY, TOKENS)
 
 
 @pytest.fixture
@@ -64,29 +63,29 @@ def onnx_run(tiny_onnx: Path, block: int, tmp_path: Path) -> BackendLayers:
     """The same from onnxruntime, attention weights from the node itself."""
     model = model_with_attention_weights(tiny_onnx, block, tmp_path)
     with OnnxSession(model, "cpu", taps=(*lesson_layers(block), attention_weights_name(block))) as session:
-        return run_lesson(session, TINY, TOKENS)
+        return run_layers(session, TINY, TOKENS)
 
 
-def traced(*runs: BackendLayers, block: int, position: int = 3) -> Trace:
-    return trace_from_layers(runs, TINY, weights="test", tokens=TOKENS, position=position, block=block)
+def taught(*runs: BackendLayers, block: int, position: int = 3) -> Lesson:
+    return lesson_from_layers(runs, TINY, weights="test", tokens=TOKENS, position=position, block=block)
 
 
 def test_the_steps_are_the_lessons(torch_run: BackendLayers, block: int) -> None:
-    trace = traced(torch_run, block=block)
-    assert tuple(step.name for step in trace.steps) == STEPS
-    shapes = [step.shape for step in trace.steps]
+    lesson = taught(torch_run, block=block)
+    assert tuple(step.name for step in lesson.steps) == STEPS
+    shapes = [step.shape for step in lesson.steps]
     assert shapes == [(64,), (64,), *3 * [(4, 16)], (4, 4), (64,), (64,), (64,), (64,), (256,), (256,), (64,), (64,)]
 
 
 def test_the_backends_agree(torch_run: BackendLayers, onnx_run: BackendLayers, block: int) -> None:
     """Within 64 roundings of fp32 at the size of the values: two summation orders over at most 256 products."""
-    trace = traced(torch_run, onnx_run, block=block)
-    assert trace.attention_weights_from == {
+    lesson = taught(torch_run, onnx_run, block=block)
+    assert lesson.attention_weights_from == {
         torch_run.name: "computed from q and k",
         onnx_run.name: "node output",
     }
-    for step in trace.steps:
-        reference, candidate = (step.observations[name] for name in trace.backends)
+    for step in lesson.steps:
+        reference, candidate = (step.observations[name] for name in lesson.backends)
         assert reference.max_abs_difference is None
         assert candidate.max_abs_difference is not None
         size = max(abs(reference.statistics.min), abs(reference.statistics.max), 1.0)
@@ -97,8 +96,8 @@ def test_the_backends_agree(torch_run: BackendLayers, onnx_run: BackendLayers, b
 def test_attention_weights_are_over_the_visible_keys(
     torch_run: BackendLayers, onnx_run: BackendLayers, block: int, position: int
 ) -> None:
-    trace = traced(torch_run, onnx_run, block=block, position=position)
-    weights = next(step for step in trace.steps if step.name == "attention weights")
+    lesson = taught(torch_run, onnx_run, block=block, position=position)
+    weights = next(step for step in lesson.steps if step.name == "attention weights")
     assert weights.shape == (TINY.n_head, position + 1)
     for seen in weights.observations.values():
         # Each head's weights add up to 1, so their mean is 1/keys; 8 roundings of fp32 for the sum.
@@ -107,15 +106,15 @@ def test_attention_weights_are_over_the_visible_keys(
 
 
 def test_the_first_token_sees_itself_alone(torch_run: BackendLayers, block: int) -> None:
-    trace = traced(torch_run, block=block, position=0)
-    statistics = next(step for step in trace.steps if step.name == "attention weights").observations["torch-fp32"]
+    lesson = taught(torch_run, block=block, position=0)
+    statistics = next(step for step in lesson.steps if step.name == "attention weights").observations["torch-fp32"]
     assert (statistics.statistics.min, statistics.statistics.max, statistics.statistics.std) == (1.0, 1.0, 0.0)
 
 
 def test_statistics_are_of_the_tokens_own_values(torch_run: BackendLayers, block: int) -> None:
-    trace = traced(torch_run, block=block, position=2)
+    lesson = taught(torch_run, block=block, position=2)
     value = torch_run.layers[f"blocks.{block}.mlp.gelu"][0, 2].astype(np.float64)
-    statistics = next(step for step in trace.steps if step.name == "GELU").observations["torch-fp32"].statistics
+    statistics = next(step for step in lesson.steps if step.name == "GELU").observations["torch-fp32"].statistics
     assert statistics.mean == value.mean()
     assert statistics.std == value.std()
     assert (statistics.min, statistics.max) == (value.min(), value.max())
@@ -135,29 +134,29 @@ def test_the_adds_add_up(torch_run: BackendLayers, block: int) -> None:
 def test_an_engine_shows_what_it_still_has(torch_run: BackendLayers, tiny: LoadedModel, block: int) -> None:
     """An engine's outputs are logits, keys and values: the other steps have no observation, and are not invented."""
     with TorchSession(tiny.model) as session:
-        outputs = run_lesson(session, TINY, TOKENS)
+        outputs = run_layers(session, TINY, TOKENS)
     engine = BackendLayers(name="tensorrt-rtx-fp32", layers=outputs.layers)
-    trace = traced(torch_run, engine, block=block)
-    seen = [step.name for step in trace.steps if "tensorrt-rtx-fp32" in step.observations]
+    lesson = taught(torch_run, engine, block=block)
+    seen = [step.name for step in lesson.steps if "tensorrt-rtx-fp32" in step.observations]
     assert seen == ["k", "v"]
-    for step in trace.steps[3:5]:
+    for step in lesson.steps[3:5]:
         assert step.observations["tensorrt-rtx-fp32"].max_abs_difference == 0.0
-    assert "tensorrt-rtx-fp32" not in trace.attention_weights_from
+    assert "tensorrt-rtx-fp32" not in lesson.attention_weights_from
 
 
 def test_a_planted_difference_is_in_its_step(torch_run: BackendLayers, block: int) -> None:
     changed = dict(torch_run.layers)
     changed[f"blocks.{block}.mlp.fc"] = changed[f"blocks.{block}.mlp.fc"].copy()
     changed[f"blocks.{block}.mlp.fc"][0, 3, 7] += 0.5
-    trace = traced(torch_run, BackendLayers(name="other", layers=changed), block=block)
-    differing = {step.name: step.observations["other"].max_abs_difference for step in trace.steps}
+    lesson = taught(torch_run, BackendLayers(name="other", layers=changed), block=block)
+    differing = {step.name: step.observations["other"].max_abs_difference for step in lesson.steps}
     assert differing["W_1"] == pytest.approx(0.5, rel=1e-6)  # one fp32 rounding of the sum
     assert differing["GELU"] == 0.0
 
 
 def test_nothing_to_show_is_an_error(block: int) -> None:
     with pytest.raises(RunError, match=f"none of a shows a step of block {block}"):
-        traced(BackendLayers(name="a", layers={}), block=block)
+        taught(BackendLayers(name="a", layers={}), block=block)
 
 
 def test_a_graph_without_the_node_is_an_error(tiny_onnx: Path, tmp_path: Path) -> None:
@@ -166,14 +165,14 @@ def test_a_graph_without_the_node_is_an_error(tiny_onnx: Path, tmp_path: Path) -
 
 
 def test_json_has_every_figure(torch_run: BackendLayers, block: int) -> None:
-    document = trace_as_json(traced(torch_run, block=block))
+    document = lesson_as_json(taught(torch_run, block=block))
     assert [step["name"] for step in document["steps"]] == list(STEPS)
     assert set(document["steps"][0]["observations"]["torch-fp32"]["statistics"]) == {"mean", "std", "min", "max", "l2"}
 
 
 def test_the_last_token_is_the_default() -> None:
-    assert check_trace(TINY, tokens=TOKENS, position=None, block=0) == 3
-    assert check_trace(TINY, tokens=TOKENS, position=1, block=1) == 1
+    assert checked_position(TINY, tokens=TOKENS, position=None, block=0) == 3
+    assert checked_position(TINY, tokens=TOKENS, position=1, block=1) == 1
 
 
 @pytest.mark.parametrize(
@@ -188,14 +187,14 @@ def test_the_last_token_is_the_default() -> None:
         ((-5,), 4, 9, "token id -5.*; position 4.*; block 9"),
     ],
 )
-def test_what_cannot_be_traced(tokens: tuple[int, ...], position: int | None, block: int, text: str) -> None:
+def test_what_cannot_be_taught(tokens: tuple[int, ...], position: int | None, block: int, text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        check_trace(TINY, tokens=tokens, position=position, block=block)
+        checked_position(TINY, tokens=tokens, position=position, block=block)
 
 
 def test_the_reference_is_left_as_it_was(tiny: LoadedModel, block: int) -> None:
     before = torch.cat([parameter.flatten() for parameter in tiny.model.parameters()]).clone()
     with TorchSession(tiny.model, layers=lesson_layers(block)) as session:
-        run_lesson(session, TINY, TOKENS)
+        run_layers(session, TINY, TOKENS)
     assert torch.equal(torch.cat([parameter.flatten() for parameter in tiny.model.parameters()]), before)
     assert not any(module._forward_hooks for module in tiny.model.modules())
