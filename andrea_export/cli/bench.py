@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,11 +105,7 @@ def _document(figures: list[Figures], limits: MachineLimits, rounds: int) -> dic
 
     return {
         "rounds": rounds,
-        "limits": {
-            "read_bytes_s": limits.read_bytes_s,
-            "fp32_flops": limits.fp32_flops,
-            "int8_ops": limits.int8_ops,
-        },
+        "limits": asdict(limits),
         "subjects": [
             {
                 "bundle": str(one.subject.bundle),
@@ -137,15 +134,9 @@ def _lines(figures: list[Figures], limits: MachineLimits, rounds: int) -> list[s
             f"{median:.1f} ({shares[name]:.0%})" if (median := one.median_ms(name)) is not None else ""
             for name in names
         ]
-        rows.append(
-            [
-                f"{one.subject.bundle.name}: {one.name}",
-                f"{one.load_s:.2f}",
-                *times,
-                f"{one.decode:.1f} ({shares['decode']:.0%})",
-                size(one.peak_memory_bytes),
-            ]
-        )
+        decode = f"{one.decode:.1f} ({shares['decode']:.0%})"
+        name = f"{one.subject.bundle.name}: {one.name}"
+        rows.append([name, f"{one.load_s:.2f}", *times, decode, size(one.peak_memory_bytes)])
     return [
         f"{figures[0].num_threads} threads: reads {limits.read_bytes_s / 1e9:.1f} GB/s, multiplies "
         f"{limits.fp32_flops / 1e9:.0f} GFLOP/s in fp32, {limits.int8_ops / 1e9:.0f} GOP/s in int8",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 
 import andrea_export
 
@@ -32,6 +31,8 @@ PACKAGES = (
 
 def installed_version(*distributions: str) -> str | None:
     """The version of the first of these distributions that is installed; None where none of them is."""
+    import importlib.metadata  # 2 MB that a running model can do without
+
     for name in distributions:
         try:
             return importlib.metadata.version(name)

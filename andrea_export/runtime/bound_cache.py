@@ -33,12 +33,8 @@ class Graph:
         return KEEP in self.inputs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graphs:
-    """The one for tokens, and the one for prompts: the same where one does both."""
-
-    decode: Graph
-    prefill: Graph
+Graphs = tuple[Graph, Graph]
+"""The one for tokens, the one for prompts; the same where one does both."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,14 +53,12 @@ class Binding:
 
 
 class BoundCache:
-    """Keys and values ``[B, H, capacity, D]`` of every block, logits ``[B, V]``, and the bindings to them.
+    """Keys and values of every block, each of one shape ``[B, H, capacity, D]``, and the logits ``[B, V]``.
 
     Raises: MemoryError.
     """
 
-    def __init__(
-        self, graphs: Graphs, config: AndreaConfig, shape: tuple[int, int, int, int], dtype: np.dtype[Any]
-    ) -> None:
+    def __init__(self, graphs: Graphs, config: AndreaConfig, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.graphs, self.shape = graphs, shape
         self.logits_BV: LogitsBV = np.empty((shape[0], config.vocab_size), np.float32)
         self.blocks = zero_pages((config.n_layer, 2, *shape), dtype)

@@ -38,7 +38,7 @@ class SharedCacheDecoder(Decoder):
     ) -> None:
         super().__init__(name)
         graph = Graph(decode)
-        self.graphs: Graphs | None = Graphs(decode=graph, prefill=graph if prefill is decode else Graph(prefill))
+        self.graphs: Graphs | None = (graph, graph if prefill is decode else Graph(prefill))
         self.rows_independent, self.chunk = rows_independent, chunk
         self._config, self._cache_dtype = config, input_dtype(decode, "past_key_values.0.key")
         # The buffers of the text that ended last. A deque's own operations need no lock.
@@ -92,14 +92,14 @@ class SharedCacheGeneration(Generation):
 
         A prefill graph without logits leaves the last token to the decoding graph.
         """
-        graphs, chunk = self.cache.graphs, self._decoder.chunk
+        (decode, prefill), chunk = self.cache.graphs, self._decoder.chunk
         for row, prompt in enumerate(prompts):
             ids_S = np.asarray(prompt, np.int64)
-            num_prefilled = len(ids_S) if graphs.prefill.gives_logits else len(ids_S) - 1
+            num_prefilled = len(ids_S) if prefill.gives_logits else len(ids_S) - 1
             for begin in range(0, num_prefilled, chunk):
-                self._append(graphs.prefill, row, ids_S[begin : min(begin + chunk, num_prefilled)])
+                self._append(prefill, row, ids_S[begin : min(begin + chunk, num_prefilled)])
             if num_prefilled < len(ids_S):
-                self._append(graphs.decode, row, ids_S[num_prefilled:])
+                self._append(decode, row, ids_S[num_prefilled:])
 
     def step(self, tokens: Sequence[int]) -> LogitsBV:
         """Appends one token a row. Raises: see ``Generation``."""
@@ -138,4 +138,4 @@ class SharedCacheGeneration(Generation):
         """One run a step for all rows, or one for each."""
         cache, num_rows = self.cache, len(self.num_filled)
         at_once = num_rows if self._decoder.rows_independent else 1
-        return [cache.bind(cache.graphs.decode, first, first + at_once, 1) for first in range(0, num_rows, at_once)]
+        return [cache.bind(cache.graphs[0], first, first + at_once, 1) for first in range(0, num_rows, at_once)]

@@ -1,6 +1,6 @@
 """The reference: the torch model behind the same Session protocol as everything it is compared with.
 
-A run returns the graph outputs and, on request, every layer, under the names of ``specs.layer_names``. The precision
+A run returns the graph outputs and, on request, every layer, under the names of ``core.names.layer_names``. The precision
 rows are those of ``core.precision``: fp64 is the truth that errors are measured against; fp32, TF32, fp16 and bf16 show
 the error that torch itself makes, from which budgets are derived.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -80,9 +79,7 @@ class TorchSession:
     def __enter__(self) -> TorchSession:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -34,7 +34,7 @@ def test_a_program_that_runs_a_bundle_loads_no_library_to_validate_with(ort_bund
         "import sys, andrea_export\n"
         "with andrea_export.load(sys.argv[1], provider='cpu', precision='int8') as model:\n"
         "    assert len(list(model.generate([5, 17], max_new_tokens=2))) == 2\n"
-        "heavy = ['pydantic', 'torch', 'onnx', 'typer', 'rich', 'jinja2']\n"
+        "heavy = ['pydantic', 'torch', 'onnx', 'typer', 'rich', 'jinja2', 'importlib.metadata']\n"
         "import numpy\n"
         "heavy += ['numpy.random'] if int(numpy.__version__.split('.')[0]) > 1 else []  # 1.x imports it itself\n"
         "print([name for name in heavy if name in sys.modules])"

@@ -139,7 +139,7 @@ def test_what_draws_buffers_from_onnxruntimes_pool(ort_bundle: Path) -> None:
     for precision in PRECISIONS:
         with closing(open_shared(ort_bundle, files_of(precision, "dynamic"), config, 1)) as decoder:
             assert decoder.graphs is not None
-            for graph in (decoder.graphs.decode, decoder.graphs.prefill):
+            for graph in decoder.graphs:
                 assert not graph.session.get_session_options().enable_cpu_mem_arena, precision
     growing = open_growing(ort_bundle, "cpu", config, 1, False)
     assert growing.session.get_session_options().enable_cpu_mem_arena
