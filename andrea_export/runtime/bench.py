@@ -85,14 +85,10 @@ def tasks_for(config: AndreaConfig) -> dict[str, list[list[int]]]:
     }
 
 
-def num_block_weights(config: AndreaConfig) -> int:
-    """Weights of the linear layers in all blocks: what every token is multiplied with, the head excepted."""
-    return config.n_layer * config.d_model * (4 * config.d_model + 2 * config.mlp_dim)
-
-
 def prefill_operations(config: AndreaConfig, length: int, num_rows: int = 1) -> int:
     """Operations of the linear layers for prompts of this length, one row of logits each (attention not counted)."""
-    return 2 * num_rows * (length * num_block_weights(config) + config.vocab_size * config.d_model)
+    num_block_weights = config.n_layer * config.d_model * (4 * config.d_model + 2 * config.mlp_dim)
+    return 2 * num_rows * (length * num_block_weights + config.vocab_size * config.d_model)
 
 
 def measure(subjects: Sequence[Subject], *, rounds: int, on_round: Callable[[int], None]) -> list[Figures]:

@@ -1,8 +1,8 @@
 """The reference: the torch model behind the same Session protocol as everything it is compared with.
 
-A run returns the graph outputs and, on request, every layer, under the names of ``core.names.layer_names``. The precision
-rows are those of ``core.precision``: fp64 is the truth that errors are measured against; fp32, TF32, fp16 and bf16 show
-the error that torch itself makes, from which budgets are derived.
+A run returns the graph outputs and, on request, every layer, under the names of ``core.names.layer_names``. fp64 is the
+truth that errors are measured against; fp32, TF32, fp16 and bf16 show the error that torch itself makes, from which
+budgets are derived.
 """
 
 from __future__ import annotations
