@@ -23,8 +23,6 @@ from andrea_export.sessions.onnxruntime import PROVIDERS, provider_availability,
 from andrea_export.targets.ort_cpu.files import OrtCpuFiles
 
 AUTO = "auto"
-_AUTO_ORDER = ("cuda", "cpu")
-"""TensorRT's providers build an engine for minutes before the first token, so they are taken where they are named."""
 
 
 def load(
@@ -100,20 +98,17 @@ class _Graph:
 
 
 def _loaded_anywhere(asked: _Asked) -> Model:
-    """On the first provider of ``auto`` that can be opened."""
+    """On CUDA where it works, else on the CPU.
+
+    TensorRT's providers build an engine for minutes before the first token, so they are taken where they are named.
+    """
     passed_over: list[str] = []
-    for name in _AUTO_ORDER:
-        if name != "cpu" and (asked.precision not in (None, "fp32") or not provider_availability(name).available):
-            continue  # not a candidate: a CPU-only onnxruntime, or a precision that is the CPU's
+    if asked.precision in (None, "fp32") and provider_availability("cuda").available:
         try:
-            model = _loaded(replace(asked, allow_cpu_nodes=asked.allow_cpu_nodes or name == "cuda"), name)
+            return _loaded(replace(asked, allow_cpu_nodes=True), "cuda")
         except BackendUnavailable as error:
-            if name == _AUTO_ORDER[-1]:
-                raise
             passed_over.append(str(error))
-            continue
-        return replace(model, passed_over=tuple(passed_over))
-    raise AssertionError("auto ends with the CPU")
+    return replace(_loaded(asked, "cpu"), passed_over=tuple(passed_over))
 
 
 def _loaded(asked: _Asked, provider: str) -> Model:
