@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
+    *,
     provider: ProviderOption = ProviderChoice.CPU,
     precision: Annotated[
         list[OrtPrecisionChoice] | None,

@@ -55,6 +55,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
+    *,
     tokens: TokensOption = None,
     prompt: PromptOption = None,
     max_new_tokens: NumNewOption = 16,

@@ -58,6 +58,7 @@ def register(app: typer.Typer) -> None:
 
 def trace(
     bundle: BundleArgument = None,
+    *,
     block: BlockOption = 0,
     tokens: TokensOption = "5,17,42",
     position: PositionOption = None,
