@@ -16,6 +16,7 @@ from andrea_export.core.errors import RunError, UsageError
 from andrea_export.lesson.formulas import Array, Formula, Layers, attention_weights_name, formulas
 from andrea_export.sessions.base import Session, zero_cache
 from andrea_export.sessions.generation import step_feeds
+from andrea_export.tokens.prompt import outside_vocabulary
 from andrea_model.config import AndreaConfig
 
 AttentionWeightsFrom = Literal["node output", "computed from q and k"]
@@ -87,15 +88,8 @@ def lesson_as_json(lesson: Lesson) -> dict[str, Any]:
 
 def checked_position(config: AndreaConfig, *, tokens: Sequence[int], position: int | None, block: int) -> int:
     """The token's position: the last one's where None is given. Raises UsageError naming every problem at once."""
-    problems = []
-    if not tokens:
-        problems.append("no tokens given, expected at least one")
-    outside = [token for token in tokens if not 0 <= token < config.vocab_size]
-    if outside:
-        problems.append(
-            f"token id {', '.join(map(str, outside[:8]))} is outside the vocabulary, expected 0 to "
-            f"{config.vocab_size - 1}"
-        )
+    problems = [] if tokens else ["no tokens given, expected at least one"]
+    problems += outside_vocabulary(config, tokens)
     if len(tokens) > config.n_ctx:
         problems.append(f"{len(tokens)} tokens are more than the model's {config.n_ctx} positions")
     if position is not None and tokens and not 0 <= position < len(tokens):

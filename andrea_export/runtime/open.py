@@ -48,8 +48,7 @@ def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_thre
     """
     weights = folder / (files.weights or WEIGHTS)
     tuning = shared_tuning(files, num_threads)
-    decode = _session(folder / files.decode, weights, tuning)
-    prefill = _session(folder / files.prefill, weights, tuning)
+    decode, prefill = (_session(folder / file, weights, tuning) for file in (files.decode, files.prefill))
     _check_shape(decode, config, folder / files.decode)
     _check_shape(prefill, config, folder / files.prefill)
     return SharedCacheDecoder(

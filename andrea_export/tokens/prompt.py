@@ -46,15 +46,18 @@ def check_generation(config: AndreaConfig, prompt: Sequence[int], max_new_tokens
     _refuse(config, problems)
 
 
+def outside_vocabulary(config: AndreaConfig, tokens: Sequence[int]) -> list[str]:
+    """One sentence naming the tokens that are not of this vocabulary, eight at most; nothing if all are."""
+    outside = [token for token in tokens if not 0 <= token < config.vocab_size]
+    if not outside:
+        return []
+    shown = ", ".join(map(str, outside[:8])) + (", …" if len(outside) > 8 else "")
+    return [f"token id {shown} is outside the vocabulary, expected 0 to {config.vocab_size - 1}"]
+
+
 def _problems_of(config: AndreaConfig, prompt: Sequence[int]) -> list[str]:
-    problems = []
-    if not prompt:
-        problems.append("the prompt is empty, expected at least one token id")
-    outside = [token for token in prompt if not 0 <= token < config.vocab_size]
-    if outside:
-        shown = ", ".join(str(token) for token in outside[:8]) + (", …" if len(outside) > 8 else "")
-        problems.append(f"token id {shown} is outside the vocabulary, expected 0 to {config.vocab_size - 1}")
-    return problems
+    empty = [] if prompt else ["the prompt is empty, expected at least one token id"]
+    return empty + outside_vocabulary(config, prompt)
 
 
 def _refuse(config: AndreaConfig, problems: Sequence[str]) -> None:
