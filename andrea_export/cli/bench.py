@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea_export.cli.options import JsonOption, OrtPrecisionChoice, ProviderChoice, ProviderOption, ThreadsOption
+from andrea_export.cli.options import (
+    JsonOption,
+    OrtPrecisionChoice,
+    ProviderChoice,
+    ProviderOption,
+    ThreadsOption,
+    option,
+)
 from andrea_export.cli.output import emit_json, emit_lines, note, size
 from andrea_export.core.errors import UsageError
 from andrea_export.core.lines import table
@@ -29,23 +36,14 @@ def bench(
     provider: ProviderOption = ProviderChoice.CPU,
     precision: Annotated[
         list[OrtPrecisionChoice] | None,
-        typer.Option(
-            "--precision",
-            help="What to measure: fp32, int8 or int4. Repeat it. [default: all the bundle has]",
-            metavar="PRECISION",
-            show_default=False,
+        option(
+            "--precision", "What to measure: fp32, int8 or int4. Repeat it. [default: all the bundle has]", "PRECISION"
         ),
     ] = None,
     against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--against",
-            help="Another bundle, measured in the same rounds. Repeat it.",
-            metavar="DIR",
-            show_default=False,
-        ),
+        list[Path] | None, option("--against", "Another bundle, measured in the same rounds. Repeat it.", "DIR")
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", help="How often everything is measured.", metavar="N")] = 5,
+    rounds: Annotated[int, option("--rounds", "How often everything is measured.", "N", default_shown=True)] = 5,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -15,6 +15,7 @@ from andrea_export.cli.options import (
     ProviderChoice,
     ProviderOption,
     ThreadsOption,
+    option,
     tokens_from_ids,
     tokens_from_prompt,
 )
@@ -24,25 +25,16 @@ from andrea_export.core.errors import UsageError
 if TYPE_CHECKING:
     from andrea_export.runtime import Model
 
-TokensOption = Annotated[
-    str | None, typer.Option("--tokens", help="The prompt as token ids: 5,17,42.", metavar="IDS", show_default=False)
-]
-PromptOption = Annotated[
-    str | None, typer.Option("--prompt", help="The prompt as text: its UTF-8 bytes are the tokens.", metavar="TEXT")
-]
-NumNewOption = Annotated[int, typer.Option("--max-new-tokens", help="How many tokens to generate.", metavar="N")]
-TemperatureOption = Annotated[
-    float | None, typer.Option("--temperature", help="Draw tokens, above 0. Left out: greedy.", metavar="T")
-]
-TopKOption = Annotated[int | None, typer.Option("--top-k", help="Draw from the K likeliest tokens.", metavar="K")]
+TokensOption = Annotated[str | None, option("--tokens", "The prompt as token ids: 5,17,42.", "IDS")]
+PromptOption = Annotated[str | None, option("--prompt", "The prompt as text: its UTF-8 bytes are the tokens.", "TEXT")]
+NumNewOption = Annotated[int, option("--max-new-tokens", "How many tokens to generate.", "N", default_shown=True)]
+TemperatureOption = Annotated[float | None, option("--temperature", "Draw tokens, above 0. Left out: greedy.", "T")]
+TopKOption = Annotated[int | None, option("--top-k", "Draw from the K likeliest tokens.", "K")]
 TopPOption = Annotated[
-    float | None, typer.Option("--top-p", help="Draw from the fewest tokens of at least this probability.", metavar="P")
+    float | None, option("--top-p", "Draw from the fewest tokens of at least this probability.", "P")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="The same seed draws the same tokens.", metavar="S")]
-StopOption = Annotated[
-    list[int] | None,
-    typer.Option("--stop", help="A token id that ends the text. Repeat it.", metavar="ID", show_default=False),
-]
+SeedOption = Annotated[int, option("--seed", "The same seed draws the same tokens.", "S", default_shown=True)]
+StopOption = Annotated[list[int] | None, option("--stop", "A token id that ends the text. Repeat it.", "ID")]
 AllowCpuOption = Annotated[
     bool, typer.Option("--allow-cpu-nodes", help="Let a GPU provider leave nodes to the CPU; else that is an error.")
 ]

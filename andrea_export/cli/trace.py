@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.options import CheckpointOption, JsonOption, PresetOption, SeedOption, tokens_from_ids
+from andrea_export.cli.options import CheckpointOption, JsonOption, PresetOption, SeedOption, option, tokens_from_ids
 from andrea_export.cli.output import emit_json, emit_lines, note, wrapped
 from andrea_export.core.errors import UsageError
 from andrea_export.core.lines import table
@@ -27,26 +27,22 @@ BundleArgument = Annotated[
     ),
 ]
 BlockOption = Annotated[
-    int, typer.Option("--block", help="The block to follow the token through, from 0.", metavar="N")
+    int, option("--block", "The block to follow the token through, from 0.", "N", default_shown=True)
 ]
 TokensOption = Annotated[
-    str, typer.Option("--tokens", help="The tokens before and including the one traced.", metavar="IDS")
+    str, option("--tokens", "The tokens before and including the one traced.", "IDS", default_shown=True)
 ]
 PositionOption = Annotated[
-    int | None,
-    typer.Option(
-        "--position", help="Which of the tokens to trace, from 0. [default: the last]", metavar="N", show_default=False
-    ),
+    int | None, option("--position", "Which of the tokens to trace, from 0. [default: the last]", "N")
 ]
 BackendOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--backend",
-        help="torch, onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt, onnxruntime-tensorrt-rtx, or an "
-        "engine of the bundle such as tensorrt-rtx-fp16. Repeat it; the others are compared with the first. "
+        "torch, onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt, onnxruntime-tensorrt-rtx, or an engine of the "
+        "bundle such as tensorrt-rtx-fp16. Repeat it; the others are compared with the first. "
         "[default: torch and, where it is installed, onnxruntime-cpu]",
-        metavar="NAME",
-        show_default=False,
+        "NAME",
     ),
 ]
 
