@@ -1,7 +1,7 @@
 """How many planted faults are caught, in which layer, and how often a sound graph is failed: the proof of the proof.
 
-    python scripts/bench_detection.py --output docs/detection [--only faults|subtle|large|sound] [--quick]
-    python scripts/bench_detection.py --output docs/detection --join faults.json subtle.json large.json sound.json
+    python scripts/bench_detection.py --output docs/measurements/detection [--only faults|subtle|large|sound] [--quick]
+    python scripts/bench_detection.py --output docs/measurements/detection --join faults.json subtle.json …
 
 Writes OUTPUT.json and OUTPUT.md; ``--join`` makes both from earlier runs. Faults are those of ``support.planted``;
 comparators those of ``support.detection``, and each is given every graph. A fault matters if it moves a logit by more

@@ -85,8 +85,11 @@ class Pipeline:
             report = validate_files(
                 build.folder,
                 build.load(),
-                recipe=build.recipe,
-                record=record,
+                engines=record.engines,
+                profile=build.recipe.profile,
+                ort_cpu=record.ort_cpu,
+                ort_options=build.recipe.ort_cpu,
+                weights_sha256=record.weights_sha256,
                 weights_from=f"checkpoint {origin.checkpoint}" if origin.checkpoint else f"seed {origin.seed}",
                 cache_dir=build.cache_dir,
                 progress=build.progress,

@@ -106,7 +106,7 @@ PolicyOption = Annotated[
     Path | None,
     option(
         "--policy",
-        "What is allowed, as TOML (docs/policy.md). [default: budgets derived from torch's own error]",
+        "What is allowed, as TOML (docs/reference/policy.md). [default: budgets derived from torch's own error]",
         "FILE",
     ),
 ]

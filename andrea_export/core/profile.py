@@ -32,8 +32,11 @@ class Profile:
     __pydantic_config__ = _STRICT
 
     batch: ShapeRange = field(default_factory=lambda: ShapeRange(min=1, opt=1, max=8))
+    """Rows at once; at least 1."""
     sequence: ShapeRange = field(default_factory=lambda: ShapeRange(min=1, opt=128, max=1024))
+    """Tokens given at once; at least 1."""
     past: ShapeRange = field(default_factory=lambda: ShapeRange(min=0, opt=128, max=1023))
+    """Tokens in the cache."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "sequence"):

@@ -19,7 +19,8 @@ from andrea_model.config import AndreaConfig
 
 CHUNK = 128
 """Tokens of a prompt in one run. Attention over a chunk reads only the keys there are by then, about half of all in a
-full context; longer chunks lose that, shorter ones read the weights more often. Measured in docs/runtime.md."""
+full context; longer chunks lose that, shorter ones read the weights more often. Measured in
+docs/measurements/cpu-runtime.md."""
 
 _CAPACITY_STEP = 128
 """A cache's capacity is a multiple of it, so that texts of about one length have buffers of one shape; what is not

@@ -101,7 +101,7 @@ def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
         # As JSON, where a number in quotes is not a number, and a tuple is an array, as TOML calls it.
         text = json.dumps(values, default=_refused)
     except (ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"{where}: {first_line(error)}", hint="see the README for its keys") from None
+        raise UsageError(f"{where}: {first_line(error)}", hint="see docs/reference/recipe.md for its keys") from None
     try:
         return _RECIPE.validate_json(text, strict=True)
     except ValidationError as error:
@@ -121,7 +121,9 @@ def recipe_from_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"recipe {path}: {error.strerror or error}", hint="name a TOML file") from None
     except (ValueError, RecursionError) as error:  # TOML, UTF-8, or a number too long to read
-        raise UsageError(f"recipe {path} is not TOML: {error}", hint="see the README for an example") from None
+        raise UsageError(
+            f"recipe {path} is not TOML: {error}", hint="see docs/guides/building.md for an example"
+        ) from None
 
 
 def recipe_as_mapping(recipe: Recipe) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _only(precisions: tuple[str, ...]) -> str:
 
 
 def _keys(table: str) -> tuple[str, ...]:
-    """The keys of a table by its dotted name ("" for the recipe itself); empty where a recipe has no such table."""
+    """The keys of a table by its dotted name, those of the recipe itself for none; empty where there is no such one."""
     ranges = {f"profile.{name}": ShapeRange for name in Profile.__dataclass_fields__}
     kind = {"": Recipe, "ort_cpu": OrtCpu, "profile": Profile, **ranges}.get(table)
     return () if kind is None else tuple(entry.name for entry in fields(kind))

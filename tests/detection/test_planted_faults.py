@@ -148,7 +148,7 @@ def test_the_tables_count_what_is_in_the_graphs(tmp_path: Path) -> None:
 
 
 def test_the_committed_table_is_that_of_the_committed_graphs_and_meets_the_goals() -> None:
-    docs = FIXTURES.parents[1] / "docs"
+    docs = FIXTURES.parents[1] / "docs" / "measurements"
     result = json.loads((docs / "detection.json").read_text(encoding="utf-8"))
     again = result_of(result["conditions"], result["faults"], result["sound_runs"])
     assert again == result

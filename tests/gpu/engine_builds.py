@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,7 @@ from gpu_parts import Built, NotAvailable
 
 if TYPE_CHECKING:
     from andrea_export.core.precision import EnginePrecision
-    from andrea_export.targets.tensorrt.backend import EngineBackend
+    from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
     from andrea_export.targets.tensorrt.facts import EngineRequest
     from andrea_export.weights.load import LoadedModel
 
@@ -34,11 +32,11 @@ def flavours_here() -> list[str]:
     return flavours
 
 
-def backend_of(target: str) -> Callable[..., EngineBackend]:
-    """What builds and opens this target's engines, to be given a worker or nothing."""
-    from andrea_export.targets.tensorrt.backend import EngineBackend
+def backend_of(target: str) -> type[TensorRT] | type[TensorRTRTX]:
+    """The class that builds and opens this target's engines."""
+    from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
 
-    return partial(EngineBackend, target)
+    return TensorRTRTX if target == TensorRTRTX.target else TensorRT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ def request_of(
     return EngineRequest(
         model=model.file,
         config=model.loaded.config,
-        target=target,
+        target=backend_of(target).target,
         precision=precision,
         profile=Profile(),
         tf32=False,

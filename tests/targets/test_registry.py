@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -51,8 +50,6 @@ def test_a_target_is_added_by_a_line(tmp_path: Path, cache_dir: Path) -> None:
         ["toy", "made:"],
         ["validate", "made:"],
     ]
-    checks = json.loads((tmp_path / "out" / "report.json").read_text())["checks"]
-    assert [(check["name"], check["verdict"]) for check in checks] == [("weights", "pass"), ("toy", "pass")]
     (tmp_path / "out" / "toy-size.txt").write_text("0\n")
     again = andrea_with_a_toy(tmp_path, *build)
     assert again.returncode == 0, again.stderr
@@ -113,7 +110,7 @@ def test_a_precision_of_targets_that_were_left_out_is_not_in_the_bundles_recipe(
     from andrea_export.targets.recipe import recipe_from_mapping
 
     absent = Availability(available=False, reason="no such package")
-    monkeypatch.setattr(backend.EngineBackend, "can_build", lambda self: absent)
+    monkeypatch.setattr(backend._TensorRT, "can_build", lambda self: absent)
     recipe = recipe_from_mapping({"preset": "andrea-tiny", "precisions": ["fp16"]}, where="test")
     result = build_bundle(
         tmp_path / "out", recipe, checkpoint=None, force=False, cache_dir=cache_dir, progress=Silent()

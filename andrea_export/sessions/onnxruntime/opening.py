@@ -35,16 +35,18 @@ class SessionTuning:
     memory at once."""
     rests: bool = False
     """Its threads sleep as soon as a run ends, rather than wait for the next one at full speed. For two sessions that
-    take turns: the one's waiting threads hold the cores the other needs (docs/runtime.md)."""
+    take turns: the one's waiting threads hold the cores the other needs (docs/measurements/cpu-runtime.md)."""
     pools_memory: bool = True
     """Buffers come from onnxruntime's own pool, not from malloc. The threads of an operator that asks for some while it
-    runs wait for each other at that pool's lock: attention in fp16 took three times as long (docs/runtime.md)."""
+    runs wait for each other at that pool's lock: attention in fp16 took three times as long
+    (docs/measurements/cpu-runtime.md)."""
     profile: Path | None = None
     """onnxruntime writes its profile to files whose names begin so."""
 
 
 CPU_TUNING = SessionTuning(disabled_optimizers=("SkipLayerNormFusion",), pools_memory=False)
-"""onnxruntime would fuse Add and LayerNormalization into a kernel that is eight times slower: docs/runtime.md."""
+"""onnxruntime would fuse Add and LayerNormalization into a kernel that is eight times slower:
+docs/measurements/cpu-runtime.md."""
 
 
 def open_raw(
@@ -84,7 +86,7 @@ def open_raw(
         raise _why_not_opened(error, row, model) from error
     got = session.get_providers()
     if row.plugin_package is None and got[0] != row.ort_name:
-        # onnxruntime logs an error and goes on with the CPU; its result would not be the asked provider's.
+        # onnxruntime logs an error and goes on with the CPU; a result from elsewhere than asked is no result.
         raise BackendUnavailable(
             f"provider {row.name}: onnxruntime fell back to {got[0]} (no usable GPU, driver or CUDA libraries)",
             hint="run `andrea-export doctor`, or use --provider cpu",

@@ -6,8 +6,8 @@
     int4   two graphs: MatMulNBits with 4 bits decodes (and what stays int8, as in int8), and the prompt goes through
            int8: 4-bit kernels unpack their weights for every few rows, and take twice as long
 
-What stays as it is was measured too (docs/runtime.md): onnxruntime's SkipLayerNormalization is eight times slower than
-Add and LayerNormalization, and its FastGelu no faster than Add and Gelu.
+What stays as it is was measured too (docs/measurements/cpu-runtime.md): onnxruntime's SkipLayerNormalization is eight
+times slower than Add and LayerNormalization, and its FastGelu no faster than Add and Gelu.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def derive_ort_cpu(
 ) -> None:
     """Writes the files of this precision into the folder, which holds the canonical file's weights too.
 
-    Raises: PassError if the file is not a canonical one, UsageError as ``linear_kinds`` does.
+    Raises: PassError if the file is not a canonical one, UsageError for a layer to keep higher that is none.
     """
     kinds = linear_kinds(config, precision, options)
     files = files_of(precision, options.int8_decode)
@@ -124,7 +124,7 @@ def _modules(config: AndreaConfig) -> tuple[str, ...]:
 
 
 def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:
-    """The modules a recipe's key names. Raises: UsageError for a name that fits no module."""
+    """The modules a recipe's key names. Raises: UsageError for a name that is no module's."""
     unknown = [name for name in names if not any(_means(name, module) for module in modules)]
     if unknown:
         raise UsageError(

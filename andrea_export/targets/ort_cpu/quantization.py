@@ -55,12 +55,13 @@ class BlockCodes:
 def widest_block(k: int) -> int:
     """The widest block the kernels take that divides K: 128, 64 or 32. Raises ValueError where none does.
 
-    At 8 bits a wider block costs next to no accuracy, and its kernel is the faster one (docs/runtime.md).
+    At 8 bits a wider block costs next to no accuracy, and its kernel is the faster one
+    (docs/measurements/cpu-runtime.md).
     """
     for block_size in (128, 64, 32):
         if k % block_size == 0:
             return block_size
-    raise ValueError(f"{k} rows are not a multiple of 32, the narrowest block")
+    raise ValueError(f"{k} rows are no multiple of 32, the narrowest block")
 
 
 def channel_codes(weight_KN: Floats) -> ChannelCodes:
@@ -69,7 +70,7 @@ def channel_codes(weight_KN: Floats) -> ChannelCodes:
     A processor with AVX2 and no VNNI multiplies pairs of neighbouring codes with two uint8 activations and adds them in
     16 bits, where what exceeds 2¹⁵ − 1 is clipped in silence: 255 · 127 + 255 · 127 does. With every pair's sum within
     ±128 nothing can, for 255 · 128 < 2¹⁵. The usual remedy is 7 bits for every weight; this one costs an output only
-    what its own largest pair asks for. docs/runtime.md has both, measured. Source:
+    what its own largest pair asks for. docs/measurements/cpu-runtime.md has both, measured. Source:
     VPMADDUBSW, Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
     """
     k, n = weight_KN.shape
@@ -81,14 +82,14 @@ def channel_codes(weight_KN: Floats) -> ChannelCodes:
 
 
 def block_codes(weight_KN: Floats, *, bits: int, block_size: int) -> BlockCodes:
-    """8-bit or 4-bit codes. Raises ValueError where K is not a multiple of ``block_size``.
+    """8-bit or 4-bit codes. Raises ValueError where K is no multiple of ``block_size``.
 
     At 4 bits the scale of each block is the one of ``_SHARES`` with the least squared error; its sign puts the largest
     weight at −8, the one code without a counterpart.
     """
     k, n = weight_KN.shape
     if k % block_size:
-        raise ValueError(f"{k} rows are not a multiple of the block size {block_size}")
+        raise ValueError(f"{k} rows are no multiple of the block size {block_size}")
     blocks = np.ascontiguousarray(weight_KN.T).reshape(n, k // block_size, block_size)
     if bits == 8:
         reached = np.abs(blocks).max(axis=-1) / np.float32(127)

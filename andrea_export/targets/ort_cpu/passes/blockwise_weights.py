@@ -10,7 +10,8 @@ from andrea_export.targets.ort_cpu.passes.linear_layers import linear_layers, re
 from andrea_export.targets.ort_cpu.quantization import block_codes, widest_block
 
 ACCURACY_LEVEL = 4
-"""MatMulNBits' int8 arithmetic. Level 1 (fp32) decodes ANDREA-120M five times slower at 4 bits: docs/runtime.md."""
+"""MatMulNBits' int8 arithmetic. Level 1 (fp32) decodes ANDREA-120M five times slower at 4 bits:
+docs/measurements/cpu-runtime.md."""
 
 
 class BlockwiseWeights(ir.passes.InPlacePass):

@@ -60,7 +60,7 @@ class DecomposeAttention(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks that no Attention node is left."""
+        """Checks that none is left."""
         check_none_left(model, "Attention")
 
 

@@ -1,0 +1,24 @@
+"""Writes docs/reference from the code: commands, keys of recipe and policy, the report's schema, errors, precisions.
+
+    python scripts/write_reference.py
+
+Run it after a change to any of these; a test fails while a page is not what this writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reference_pages import PAGES
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+
+
+def main() -> None:
+    """Writes every page."""
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
