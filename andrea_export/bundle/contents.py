@@ -168,7 +168,7 @@ def _mismatch(file: Path, entry: FileEntry, *, hashed: bool) -> str | None:
 
 
 def _value(content: Mapping[str, Any], key: str, kind: type[Kind]) -> Kind:
-    """The value of a key. Raises: ValueError if there is none, or one of another type."""
+    """The value of a key. Raises: ValueError if it is missing or of another type."""
     if key not in content:
         raise ValueError(f"it has no {key}")
     value = content[key]

@@ -40,44 +40,49 @@ def _either(names: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+OutputArgument = Annotated[
+    Path | None,
+    typer.Argument(help="The bundle to make. [default: the preset's name, here]", metavar="OUTPUT", show_default=False),
+]
+TargetOption = Annotated[
+    list[TargetChoice] | None,
+    option(
+        "--target",
+        f"What to make: {_either(REGISTRY)}. Repeat it. [default: all this machine can but "
+        f"{_either(name for name, row in REGISTRY.items() if not row.by_default)}]",
+        "TARGET",
+    ),
+]
+PrecisionOption = Annotated[
+    list[PrecisionChoice] | None,
+    option(
+        "--precision",
+        f"Of the engines: {', '.join(ENGINE_PRECISIONS)}; of ort-cpu: {', '.join(ORT_PRECISIONS)}. Repeat it. "
+        "The ONNX file is always fp32. [default: fp32]",
+        "PRECISION",
+    ),
+]
+RecipeOption = Annotated[Path | None, option("--recipe", "A recipe in TOML; options win over its keys.", "FILE")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Make every step again, reuse nothing of an earlier bundle.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command("build", short_help="Build a bundle, and prove it. Exit 1: the proof failed.")(build)
 
 
 def build(
-    output: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The bundle to make. [default: the preset's name, here]", metavar="OUTPUT", show_default=False
-        ),
-    ] = None,
+    output: OutputArgument = None,
     *,
     preset: PresetOption = None,
     checkpoint: CheckpointOption = None,
     seed: SeedOption = None,
-    target: Annotated[
-        list[TargetChoice] | None,
-        option(
-            "--target",
-            f"What to make: {_either(REGISTRY)}. Repeat it. [default: all this machine can but "
-            f"{_either(name for name, row in REGISTRY.items() if not row.by_default)}]",
-            "TARGET",
-        ),
-    ] = None,
-    precision: Annotated[
-        list[PrecisionChoice] | None,
-        option(
-            "--precision",
-            f"Of the engines: {', '.join(ENGINE_PRECISIONS)}; of ort-cpu: {', '.join(ORT_PRECISIONS)}. Repeat it. "
-            "The ONNX file is always fp32. [default: fp32]",
-            "PRECISION",
-        ),
-    ] = None,
-    recipe: Annotated[Path | None, option("--recipe", "A recipe in TOML; options win over its keys.", "FILE")] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Make every step again, reuse nothing of an earlier bundle.")
-    ] = False,
+    target: TargetOption = None,
+    precision: PrecisionOption = None,
+    recipe: RecipeOption = None,
+    force: ForceOption = False,
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
 ) -> None:

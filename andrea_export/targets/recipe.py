@@ -138,7 +138,7 @@ def _only(precisions: tuple[str, ...]) -> str:
 
 
 def _keys(table: str) -> tuple[str, ...]:
-    """The keys of a table by its dotted name, those of the recipe itself for none; empty where there is no such one."""
+    """The keys of a table by its dotted name ("" for the recipe itself); empty where a recipe has no such table."""
     ranges = {f"profile.{name}": ShapeRange for name in Profile.__dataclass_fields__}
     kind = {"": Recipe, "ort_cpu": OrtCpu, "profile": Profile, **ranges}.get(table)
     return () if kind is None else tuple(entry.name for entry in fields(kind))

@@ -86,7 +86,7 @@ def open_raw(
         raise _why_not_opened(error, row, model) from error
     got = session.get_providers()
     if row.plugin_package is None and got[0] != row.ort_name:
-        # onnxruntime logs an error and goes on with the CPU; a result from elsewhere than asked is no result.
+        # onnxruntime logs an error and goes on with the CPU; its result would not be the asked provider's.
         raise BackendUnavailable(
             f"provider {row.name}: onnxruntime fell back to {got[0]} (no usable GPU, driver or CUDA libraries)",
             hint="run `andrea-export doctor`, or use --provider cpu",

@@ -50,7 +50,7 @@ def derive_ort_cpu(
 ) -> None:
     """Writes the files of this precision into the folder, which holds the canonical file's weights too.
 
-    Raises: PassError if the file is not a canonical one, UsageError for a layer to keep higher that is none.
+    Raises: PassError if the file is not a canonical one, UsageError as ``linear_kinds`` does.
     """
     kinds = linear_kinds(config, precision, options)
     files = files_of(precision, options.int8_decode)
@@ -124,7 +124,7 @@ def _modules(config: AndreaConfig) -> tuple[str, ...]:
 
 
 def _chosen(modules: Sequence[str], names: Sequence[str], key: str) -> set[str]:
-    """The modules a recipe's key names. Raises: UsageError for a name that is no module's."""
+    """The modules a recipe's key names. Raises: UsageError for a name that fits no module."""
     unknown = [name for name in names if not any(_means(name, module) for module in modules)]
     if unknown:
         raise UsageError(

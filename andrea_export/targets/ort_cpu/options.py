@@ -26,7 +26,7 @@ class OrtCpu:
     (docs/measurements/quantization.md)."""
     int8_scaled_rows: tuple[str, ...] = ("mlp.proj",)
     """int8 layers whose tokens are brought to one size before they are rounded on one range; named as above. Step by
-    step, where a token is alone, it is no matter (docs/measurements/cpu-runtime.md)."""
+    step, where a token is alone, it changes nothing (docs/measurements/cpu-runtime.md)."""
     int4_block: Literal[32, 64, 128] = 128
     """How many 4-bit weights share a scale, at most: a narrower matrix has narrower blocks."""
     int4_keep: tuple[str, ...] = ("attn.qkv",)

@@ -61,7 +61,7 @@ def widest_block(k: int) -> int:
     for block_size in (128, 64, 32):
         if k % block_size == 0:
             return block_size
-    raise ValueError(f"{k} rows are no multiple of 32, the narrowest block")
+    raise ValueError(f"{k} rows are not a multiple of 32, the narrowest block")
 
 
 def channel_codes(weight_KN: Floats) -> ChannelCodes:
@@ -82,14 +82,14 @@ def channel_codes(weight_KN: Floats) -> ChannelCodes:
 
 
 def block_codes(weight_KN: Floats, *, bits: int, block_size: int) -> BlockCodes:
-    """8-bit or 4-bit codes. Raises ValueError where K is no multiple of ``block_size``.
+    """8-bit or 4-bit codes. Raises ValueError where K is not a multiple of ``block_size``.
 
     At 4 bits the scale of each block is the one of ``_SHARES`` with the least squared error; its sign puts the largest
     weight at −8, the one code without a counterpart.
     """
     k, n = weight_KN.shape
     if k % block_size:
-        raise ValueError(f"{k} rows are no multiple of the block size {block_size}")
+        raise ValueError(f"{k} rows are not a multiple of the block size {block_size}")
     blocks = np.ascontiguousarray(weight_KN.T).reshape(n, k // block_size, block_size)
     if bits == 8:
         reached = np.abs(blocks).max(axis=-1) / np.float32(127)

@@ -60,7 +60,7 @@ class DecomposeAttention(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks that none is left."""
+        """Checks that no Attention node is left."""
         check_none_left(model, "Attention")
 
 
