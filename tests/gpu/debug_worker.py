@@ -1,6 +1,6 @@
 """The package's TensorRT worker, with debug tensors: marked in what it builds, read from what it runs.
 
-    TensorRTRTX(worker=debug_worker.COMMAND)
+    EngineBackend("tensorrt-rtx", worker=debug_worker.COMMAND)
 
 builds and opens engines through it, so that everything but the marks is what ships.
 """

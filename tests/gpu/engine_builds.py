@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from gpu_parts import Built, NotAvailable
 
 if TYPE_CHECKING:
     from andrea_export.core.precision import EnginePrecision
-    from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
+    from andrea_export.targets.tensorrt.backend import EngineBackend
     from andrea_export.targets.tensorrt.facts import EngineRequest
     from andrea_export.weights.load import LoadedModel
 
@@ -32,11 +34,11 @@ def flavours_here() -> list[str]:
     return flavours
 
 
-def backend_of(target: str) -> type[TensorRT] | type[TensorRTRTX]:
-    """The class that builds and opens this target's engines."""
-    from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
+def backend_of(target: str) -> Callable[..., EngineBackend]:
+    """What builds and opens this target's engines, to be given a worker or nothing."""
+    from andrea_export.targets.tensorrt.backend import EngineBackend
 
-    return TensorRTRTX if target == TensorRTRTX.target else TensorRT
+    return partial(EngineBackend, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def request_of(
     return EngineRequest(
         model=model.file,
         config=model.loaded.config,
-        target=backend_of(target).target,
+        target=target,
         precision=precision,
         profile=Profile(),
         tf32=False,

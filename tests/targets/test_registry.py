@@ -110,7 +110,7 @@ def test_a_precision_of_targets_that_were_left_out_is_not_in_the_bundles_recipe(
     from andrea_export.targets.recipe import recipe_from_mapping
 
     absent = Availability(available=False, reason="no such package")
-    monkeypatch.setattr(backend._TensorRT, "can_build", lambda self: absent)
+    monkeypatch.setattr(backend.EngineBackend, "can_build", lambda self: absent)
     recipe = recipe_from_mapping({"preset": "andrea-tiny", "precisions": ["fp16"]}, where="test")
     result = build_bundle(
         tmp_path / "out", recipe, checkpoint=None, force=False, cache_dir=cache_dir, progress=Silent()

@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT-RTX: one class over both, which differ in data. Importing this file imports neither.
+"""TensorRT and TensorRT-RTX: one class for both, which differ in data (``flavours``). This file imports neither.
 
 Owns what a build is asked for and what it proves; the work is done by a child process (``worker``).
 """
@@ -31,27 +31,25 @@ from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
 from andrea_export.targets.tensorrt.session import EngineSession
 
 
-class _TensorRT:
-    """Builds and runs engines of one flavour. ``worker`` is the child's command; tests put faults in its place."""
+class EngineBackend:
+    """Builds and runs the engines of one target. ``worker`` is the child's command; tests put faults in its place."""
 
-    target: EngineTarget
-
-    def __init__(self, worker: Sequence[str] = WORKER_COMMAND) -> None:
+    def __init__(self, target: EngineTarget, worker: Sequence[str] = WORKER_COMMAND) -> None:
+        self.target = target
+        self.flavour = FLAVOURS[target]
         self._worker = tuple(worker)
-        self.flavour = FLAVOURS[self.target]
 
     def can_build(self) -> Availability:
         """Whether the package is here and, for TensorRT, a GPU, without which its builder does not start."""
         flavour = self.flavour
+        no_gpu = "" if flavour.builds_without_gpu else why_no_gpu()
         if importlib.util.find_spec(flavour.module) is None:
             missing = f"the package {flavour.module} is not installed"
-            if not flavour.builds_without_gpu and (reason := why_no_gpu()):  # installing it would not be enough
-                return Availability(available=False, reason=f"{missing}, and it {reason}", hint=_GPU_HINT)
+            if no_gpu:  # installing it would not be enough
+                return Availability(available=False, reason=f"{missing}, and it {no_gpu}", hint=_GPU_HINT)
             return Availability(available=False, reason=missing, hint=f"pip install 'andrea-export[{flavour.extra}]'")
         versions = {flavour.module: installed_version(*flavour.distributions) or "unknown"}
-        if not flavour.builds_without_gpu and (reason := why_no_gpu()):
-            return Availability(available=False, reason=reason, hint=_GPU_HINT, versions=versions)
-        return Availability(available=True, versions=versions)
+        return Availability(available=not no_gpu, reason=no_gpu, hint=_GPU_HINT if no_gpu else None, versions=versions)
 
     def can_run(self) -> Availability:
         """Whether the package, the driver and a GPU are here."""
@@ -166,18 +164,6 @@ def _derived(request: EngineRequest, folder: Path, *, parser_knows_attention: bo
             hint="export the model again",
         )
     return derived
-
-
-class TensorRT(_TensorRT):
-    """Classic TensorRT, 10.x and 11.x."""
-
-    target = "tensorrt"
-
-
-class TensorRTRTX(_TensorRT):
-    """TensorRT-RTX, whose engines are finished on the GPU that runs them and so can be built without one."""
-
-    target = "tensorrt-rtx"
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from andrea_export.core.precision import EnginePrecision
 from andrea_export.core.profile import Profile
-from andrea_export.core.progress import Progress
-from andrea_export.sessions.base import Availability, Session
 from andrea_export.targets.tensorrt.flavours import EngineTarget
 from andrea_model.config import AndreaConfig
 
@@ -70,28 +67,3 @@ class EngineFacts:
     engine_bytes: int
     seconds: float
     peak_memory_bytes: int
-
-
-class EngineBackend(Protocol):
-    """Builds and runs the engines of one target."""
-
-    target: EngineTarget
-
-    def can_build(self) -> Availability:
-        """Whether engines can be built on this machine."""
-        ...
-
-    def can_run(self) -> Availability:
-        """Whether engines can be run on this machine (they need a GPU and its driver)."""
-        ...
-
-    def build(self, request: EngineRequest, progress: Progress) -> EngineFacts:
-        """Builds ``request.output``.
-
-        Raises: BackendUnavailable, PluginError, BuildError (failed, crashed, out of time, unproven).
-        """
-        ...
-
-    def open(self, engine: Path) -> Session:
-        """A session on an engine. Raises: BackendUnavailable, RunError."""
-        ...

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from andrea_export.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.targets.tensorrt.facts import EngineBackend
+    from andrea_export.targets.tensorrt.backend import EngineBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +16,6 @@ class Flavour:
     """One flavour of TensorRT, which is one target."""
 
     target: EngineTarget
-    backend: str
-    """Its class in ``backend``."""
     product: str
     module: str
     distributions: tuple[str, ...]
@@ -37,7 +34,6 @@ FLAVOURS: dict[str, Flavour] = {
     for row in (
         Flavour(  # 10.x and 11.x
             target="tensorrt",
-            backend="TensorRT",
             product="TensorRT",
             module="tensorrt",
             distributions=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
@@ -48,7 +44,6 @@ FLAVOURS: dict[str, Flavour] = {
         ),
         Flavour(
             target="tensorrt-rtx",
-            backend="TensorRTRTX",
             product="TensorRT-RTX",
             module="tensorrt_rtx",
             distributions=("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx"),
@@ -70,6 +65,6 @@ def engine_backend(target: str) -> EngineBackend:
     """What builds and runs the engines of one target. Raises UsageError for a target that has none."""
     if target not in FLAVOURS:
         raise UsageError(f"unknown engine target '{target}'", hint=f"targets: {', '.join(FLAVOURS)}")
-    module = importlib.import_module("andrea_export.targets.tensorrt.backend")
-    backend: EngineBackend = getattr(module, FLAVOURS[target].backend)()
-    return backend
+    from andrea_export.targets.tensorrt.backend import EngineBackend
+
+    return EngineBackend(target)

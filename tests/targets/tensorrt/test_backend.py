@@ -20,7 +20,7 @@ from andrea_export.core.names import graph_inputs
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.targets.tensorrt import backend as tensorrt
-from andrea_export.targets.tensorrt.backend import TensorRT, TensorRTRTX
+from andrea_export.targets.tensorrt.backend import EngineBackend
 from andrea_export.targets.tensorrt.child import Child
 from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
 from andrea_export.targets.tensorrt.session import EngineSession
@@ -44,8 +44,8 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tensorrt", "tensorrt_rtx")]:
         monkeypatch.delitem(sys.modules, name)  # nor was it before, by another test
     monkeypatch.setattr(tensorrt, "why_no_gpu", lambda: "")
-    for backend, module, extra in ((TensorRT(), "tensorrt", "tensorrt"), (TensorRTRTX(), "tensorrt_rtx", "rtx")):
-        for availability in (backend.can_build(), backend.can_run()):
+    for target, module, extra in (("tensorrt", "tensorrt", "tensorrt"), ("tensorrt-rtx", "tensorrt_rtx", "rtx")):
+        for availability in (EngineBackend(target).can_build(), EngineBackend(target).can_run()):
             assert not availability.available
             assert availability.reason.startswith(f"the package {module} is not installed")
             assert availability.hint == f"pip install 'andrea-export[{extra}]'"
@@ -100,14 +100,14 @@ def test_opening_where_nothing_can_run_says_why(tmp_path: Path, monkeypatch: pyt
     pytest.importorskip("tensorrt_rtx", reason="the package tensorrt_rtx is not installed")
     monkeypatch.setattr(tensorrt, "why_no_gpu", lambda: "needs a GPU: no driver")
     with pytest.raises(BackendUnavailable, match=r"cannot run tensorrt-rtx engines: needs a GPU: no driver"):
-        TensorRTRTX().open(tmp_path / "engine.plan")
+        EngineBackend("tensorrt-rtx").open(tmp_path / "engine.plan")
 
 
 def test_a_missing_engine_is_a_run_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx", reason="the package tensorrt_rtx is not installed")
     monkeypatch.setattr(tensorrt, "why_no_gpu", lambda: "")
     with pytest.raises(RunError, match="no such file"):
-        TensorRTRTX().open(tmp_path / "engine.plan")
+        EngineBackend("tensorrt-rtx").open(tmp_path / "engine.plan")
 
 
 def test_the_library_name_the_wheel_lacks_is_given_to_the_child(tmp_path: Path) -> None:

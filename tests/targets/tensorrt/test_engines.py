@@ -25,8 +25,8 @@ from andrea_export.graph.passes.gelu_nodes import gelu_nodes
 from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.operators import build_plugin_library
 from andrea_export.operators.rows import andrea_gelu
-from andrea_export.targets.tensorrt.backend import TensorRTRTX
-from andrea_export.targets.tensorrt.facts import EngineBackend, EngineFacts, EngineRequest
+from andrea_export.targets.tensorrt.backend import EngineBackend
+from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest
 from andrea_export.targets.tensorrt.flavours import EngineTarget, engine_backend
 from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
 from andrea_export.targets.tensorrt.worker_build import file_contains
@@ -70,8 +70,8 @@ def backend(request: pytest.FixtureRequest) -> EngineBackend:
 
 
 @pytest.fixture
-def rtx() -> TensorRTRTX:
-    one = TensorRTRTX()
+def rtx() -> EngineBackend:
+    one = EngineBackend("tensorrt-rtx")
     availability = one.can_build()
     if not availability.available:
         pytest.skip(f"tensorrt-rtx: {availability.reason}")
@@ -319,7 +319,7 @@ def test_a_block_whose_gelu_is_another_operator(
 
 
 def _parse_and_build(
-    rtx: TensorRTRTX, model: Path, folder: Path, library: Path | None, *, plugin_version: str = "1"
+    rtx: EngineBackend, model: Path, folder: Path, library: Path | None, *, plugin_version: str = "1"
 ) -> None:
     """Gives the worker a file of the test's own in place of a derived one."""
     plugin = {
@@ -347,7 +347,7 @@ def _parse_and_build(
 
 
 def test_a_library_of_another_version_is_caught(
-    rtx: TensorRTRTX, tiny_onnx: Path, plugin_library: Path, tmp_path: Path
+    rtx: EngineBackend, tiny_onnx: Path, plugin_library: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(PluginError) as caught:
         _parse_and_build(rtx, tiny_onnx, tmp_path / "work", plugin_library, plugin_version="2")
@@ -355,7 +355,7 @@ def test_a_library_of_another_version_is_caught(
 
 
 def test_a_parser_that_takes_the_function_body_is_caught(
-    rtx: TensorRTRTX, tiny_onnx: Path, damaged: Path, plugin_library: Path, tmp_path: Path
+    rtx: EngineBackend, tiny_onnx: Path, damaged: Path, plugin_library: Path, tmp_path: Path
 ) -> None:
     """One node without its attributes: the parser silently takes the function body, though the plugin is loaded."""
     model = ir.load(tiny_onnx)
@@ -370,7 +370,7 @@ def test_a_parser_that_takes_the_function_body_is_caught(
 
 
 def test_a_plugin_where_none_is_wanted_is_caught(
-    rtx: TensorRTRTX, tiny_onnx: Path, damaged: Path, plugin_library: Path, tmp_path: Path
+    rtx: EngineBackend, tiny_onnx: Path, damaged: Path, plugin_library: Path, tmp_path: Path
 ) -> None:
     """The GELUs are native, and a plugin layer stands elsewhere in the network."""
     model = ir.load(tiny_onnx)
@@ -391,7 +391,7 @@ def test_a_plugin_where_none_is_wanted_is_caught(
 
 
 def test_without_the_plugin_the_canonical_file_parses_natively(
-    rtx: TensorRTRTX, tiny_onnx: Path, tmp_path: Path
+    rtx: EngineBackend, tiny_onnx: Path, tmp_path: Path
 ) -> None:
     """Users who give ``model.onnx`` to TensorRT themselves, with no plugin, get the function body."""
     _parse_and_build(rtx, tiny_onnx, tmp_path / "work", None)
@@ -399,7 +399,7 @@ def test_without_the_plugin_the_canonical_file_parses_natively(
 
 
 def test_a_native_file_does_not_prove_a_plugin(
-    rtx: TensorRTRTX, tiny_onnx: Path, damaged: Path, plugin_library: Path, tmp_path: Path
+    rtx: EngineBackend, tiny_onnx: Path, damaged: Path, plugin_library: Path, tmp_path: Path
 ) -> None:
     model = ir.load(tiny_onnx)
     run_passes(model, NativeGelu(andrea_gelu()))
@@ -409,7 +409,7 @@ def test_a_native_file_does_not_prove_a_plugin(
 
 
 def test_a_broken_library_name_is_what_the_workaround_is_for(
-    rtx: TensorRTRTX, tiny_onnx: Path, plugin_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rtx: EngineBackend, tiny_onnx: Path, plugin_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real abort of TensorRT. Fails once the wheel works without the workaround, which can then go."""
     monkeypatch.setattr("andrea_export.targets.tensorrt.backend._unversioned_rtx_library", lambda folder: None)
