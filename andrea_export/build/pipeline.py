@@ -85,11 +85,8 @@ class Pipeline:
             report = validate_files(
                 build.folder,
                 build.load(),
-                engines=record.engines,
-                profile=build.recipe.profile,
-                ort_cpu=record.ort_cpu,
-                ort_options=build.recipe.ort_cpu,
-                weights_sha256=record.weights_sha256,
+                recipe=build.recipe,
+                record=record,
                 weights_from=f"checkpoint {origin.checkpoint}" if origin.checkpoint else f"seed {origin.seed}",
                 cache_dir=build.cache_dir,
                 progress=build.progress,

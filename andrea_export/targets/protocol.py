@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.core.progress import Progress
+from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.tensorrt.facts import EngineEntry, PluginFacts
 from andrea_export.weights.load import LoadedModel
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
+
+if TYPE_CHECKING:
+    from andrea_export.compare.sources.base import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,19 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a build made, sealed yet or not, as it is validated."""
+
+    folder: Path
+    scratch: Path
+    """For what is derived from it to be compared; removed when the comparison ends."""
+    recipe: Recipe
+    config: AndreaConfig
+    origin: WeightsOrigin
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Files that are made together, and reused together where an earlier bundle has them from the same key."""
 
@@ -100,4 +117,12 @@ class Target(Protocol):
 
     def steps(self, build: Build) -> Steps:
         """The steps that make it. Raises: PluginError, BuildError, ExportError, PassError."""
+        ...
+
+    def sources(self, made: Made) -> Iterable[Source]:
+        """The candidates that prove what it made, in the report's order; none where it made nothing."""
+        ...
+
+    def checks(self, made: Made) -> Iterable[Check]:
+        """What must hold of its files beside that."""
         ...

@@ -13,18 +13,15 @@ from pathlib import Path
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.compare.sources.base import WHAT_CAN_BE_COMPARED, Source
-from andrea_export.compare.sources.onnx_source import OnnxSource, for_the_cpu_kernels, onnx_source
+from andrea_export.compare.sources.onnx_source import for_the_cpu_kernels, onnx_source
 from andrea_export.compare.sources.torch_source import torch_source
 from andrea_export.compare.sources.trace_source import TraceSource
 from andrea_export.compare.trace_file import TraceFile
-from andrea_export.core.errors import ExportError, UsageError, first_line
-from andrea_export.core.precision import ENGINE_PRECISIONS, PRECISIONS, Precision
-from andrea_export.sessions.onnxruntime import onnxruntime_version
-from andrea_export.targets.tensorrt.source import EngineSource
-from andrea_export.weights.origin import WeightsOrigin
+from andrea_export.core.errors import UsageError
+from andrea_export.core.precision import ENGINE_PRECISIONS, PRECISIONS
+from andrea_export.targets.tensorrt.source import EngineSource, mixed_source
 from andrea_export.weights.readers.andrea import AndreaReader
 from andrea_export.weights.readers.recognise import recognise
-from andrea_model.config import AndreaConfig
 
 
 class Sources:
@@ -63,39 +60,10 @@ class Sources:
         _no_artifact(path, artifact, "an ONNX file")
         return onnx_source(path)
 
-    def mixed(self, model: Path, config: AndreaConfig, origin: WeightsOrigin, precision: Precision) -> OnnxSource:
-        """The graph that engines of a precision are built from, derived from a canonical file, on the CPU."""
-        return OnnxSource(
-            model,
-            config,
-            origin,
-            precision=precision,
-            name=f"onnxruntime-cpu-{precision.name}",
-            provenance={"derived": "the graph its engines are built from", "onnxruntime": onnxruntime_version()},
-            derive=lambda: self._derived(model, precision),
-        )
-
-    def _derived(self, model: Path, precision: Precision) -> Path:
-        from andrea_export.graph.canonical.metadata import load_graph
-        from andrea_export.targets.tensorrt.model import derive_engine_model
-
+    def _scratch(self) -> Path:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="andrea-")
-        folder = Path(self._folder.name) / precision.name
-        folder.mkdir()
-        load_graph(model)  # says what is wrong with a file that holds none
-        try:
-            derived = derive_engine_model(
-                model,
-                precision=precision,
-                plugin=False,
-                parser_knows_attention=True,
-                folder=folder,
-                self_contained=True,
-            )
-        except (OSError, ValueError, TypeError) as error:  # weights that are missing or short end in one of these
-            raise ExportError(f"no {precision.name} graph can be derived: {first_line(error)}") from None
-        return derived.path
+        return Path(self._folder.name)
 
     def _from_bundle(self, bundle: Bundle, artifact: str) -> Source:
         engines = {Path(entry.file).stem: entry for entry in bundle.manifest.engines}
@@ -109,7 +77,7 @@ class Sources:
         mixed = [f"onnx-{name}" for name in ENGINE_PRECISIONS if name != "fp32"]
         if artifact in mixed:
             precision = PRECISIONS[artifact.removeprefix("onnx-")]
-            return self.mixed(bundle.model, bundle.config, bundle.origin, precision)
+            return mixed_source(bundle.model, bundle.config, bundle.origin, precision, folder=self._scratch())
         graphs = {name for own in bundle.contents.ort_cpu.values() for name in (own.decode, own.prefill)}
         if f"{artifact}.onnx" in graphs:
             raise for_the_cpu_kernels(bundle.path / f"{artifact}.onnx")

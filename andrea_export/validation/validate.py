@@ -1,40 +1,35 @@
 """Validation: every layer of every candidate in a bundle against torch, and everything else a reviewer must know.
 
-Owns which candidates a bundle has, and its checks; comparing and judging are those of ``andrea_export.compare``.
+Each target says which candidates and checks prove it; comparing and judging are those of ``andrea_export.compare``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from andrea_export.bundle.layout import MODEL, PLUGIN
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.compare.compare import Compared, Observer, compare, not_measured
 from andrea_export.compare.inputs import Inputs, cases_within, seeded_cases
 from andrea_export.compare.plugin_maths import PluginMaths
 from andrea_export.compare.sources.base import Source
-from andrea_export.compare.sources.onnx_source import OnnxSource
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.errors import BackendUnavailable, BundleError, ExportError
 from andrea_export.core.names import layer_names
-from andrea_export.core.precision import PRECISIONS, OrtPrecision
 from andrea_export.core.profile import Profile
 from andrea_export.core.progress import Progress
-from andrea_export.graph.parameters import check_weights, hashes_from_model, hashes_from_onnx, model_from_onnx
+from andrea_export.graph.parameters import hashes_from_model, hashes_from_onnx, model_from_onnx
 from andrea_export.judge.budget import formula
 from andrea_export.judge.policy import Policy, policy_as_mapping
 from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.schema import Candidate, Check, Report
-from andrea_export.targets.ort_cpu.options import OrtCpu
-from andrea_export.targets.ort_cpu.source import ort_cpu_sources
-from andrea_export.targets.tensorrt.facts import EngineEntry
-from andrea_export.targets.tensorrt.source import EngineSource
+from andrea_export.targets.protocol import Made, Record
+from andrea_export.targets.recipe import Recipe
+from andrea_export.targets.registry import REGISTRY, in_build_order
 from andrea_export.validation.diff import report_of
-from andrea_export.validation.opening import Sources
 from andrea_export.weights.load import LoadedModel, load_model
-from andrea_model.config import AndreaConfig
 
 STEP = "validate"
 
@@ -66,11 +61,8 @@ def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Pa
     report = validate_files(
         bundle.path,
         loaded,
-        engines=bundle.manifest.engines,
-        profile=bundle.manifest.recipe.profile,
-        ort_cpu=bundle.manifest.ort_cpu,
-        ort_options=bundle.manifest.recipe.ort_cpu,
-        weights_sha256=bundle.manifest.weights_sha256,
+        recipe=bundle.manifest.recipe,
+        record=bundle.manifest.record,
         weights_from=source,
         cache_dir=cache_dir,
         progress=progress,
@@ -84,33 +76,26 @@ def validate_files(
     folder: Path,
     loaded: LoadedModel,
     *,
-    engines: Sequence[EngineEntry],
-    profile: Profile,
-    ort_cpu: Sequence[OrtPrecision] = (),
-    ort_options: OrtCpu | None = None,
-    weights_sha256: Mapping[str, str] | None = None,
+    recipe: Recipe,
+    record: Record,
     weights_from: str,
     cache_dir: Path,
     progress: Progress,
 ) -> Report:
-    """The report on the model file and engines in a folder, whether sealed yet or not."""
+    """The report on what a build made, whether it is sealed yet or not: every target's candidates, and its checks."""
     config, origin = loaded.config, loaded.origin
-    model = folder / MODEL
     inputs = Inputs(cases=seeded_cases(config), source="seed 0")
     reference = TorchSource(loaded.model, origin, precision="fp64", provenance={})
     plugin_maths = PluginMaths(config, cache_dir)
-    with Sources() as sources:
-        candidates: list[Source] = [
-            OnnxSource(
-                model, config, origin, precision=PRECISIONS["fp32"], name="onnxruntime-cpu", provenance={"file": MODEL}
-            )
-        ]
-        # The graph an engine of a precision is built from, on the CPU: proves the mixed-precision rule itself.
-        mixed = [name for name in dict.fromkeys(entry.facts.precision for entry in engines) if name != "fp32"]
-        candidates += [sources.mixed(model, config, origin, PRECISIONS[name]) for name in mixed]
-        candidates += [EngineSource(folder / entry.file, entry, config, origin, profile=profile) for entry in engines]
-        candidates += ort_cpu_sources(folder, ort_cpu, ort_options or OrtCpu(), config, origin)
-        compared = compare_within_profiles(reference, candidates, inputs, observers=[plugin_maths], progress=progress)
+    targets = in_build_order(REGISTRY)
+    with tempfile.TemporaryDirectory(prefix="andrea-") as scratch:
+        made = Made(folder=folder, scratch=Path(scratch), recipe=recipe, config=config, origin=origin, record=record)
+        # By name: two targets may be proven by one and the same candidate.
+        candidates = {source.identity.name: source for target in targets for source in target.sources(made)}
+        compared = compare_within_profiles(
+            reference, tuple(candidates.values()), inputs, observers=[plugin_maths], progress=progress
+        )
+        checks = tuple(check for target in targets for check in target.checks(made))
     maths = tuple(plugin_maths.results())
     report = report_of(reference, compared, inputs)
     report = replace(
@@ -123,12 +108,7 @@ def validate_files(
         },
         candidates=(*report.candidates, *(candidate for candidate, _ in maths)),
         layers=(*report.layers, *(row for _, rows in maths for row in rows)),
-        checks=(
-            _check_weights(
-                model, hashes_from_model(loaded.model) if weights_sha256 is None else weights_sha256, config
-            ),
-            *(_check_plugin(folder, entry, config) for entry in engines),
-        ),
+        checks=checks,
     )
     return judged(report, Terms(policy=POLICY, origin={"name": "validate", "sha256": ""}))
 
@@ -184,38 +164,6 @@ def _unreadable(bundle: Bundle, integrity: Check, error: ExportError) -> Report:
         policy=policy_as_mapping(POLICY, {"name": "validate", "sha256": ""}),
         formula=formula(POLICY.k),
     )
-
-
-def _check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> Check:
-    try:
-        return check_weights(model, expected, config)
-    except ExportError as error:
-        return Check(name="weights", verdict="fail", detail=str(error))
-
-
-def _check_plugin(folder: Path, entry: EngineEntry, config: AndreaConfig) -> Check:
-    """Whether an engine's GELUs are what it claims, all plugin or (native twin) none, and its plan has the library."""
-    facts = entry.facts
-    wanted = 0 if entry.native_twin else config.n_layer
-    counts = facts.num_plugin_layers == wanted and facts.num_gelu_nodes == config.n_layer
-    embedded = _embedded(folder / entry.file, folder / PLUGIN)
-    return Check(
-        name=f"plugin in {entry.file}",
-        verdict="pass" if counts and embedded is not entry.native_twin else "fail",
-        detail=(
-            f"{facts.num_plugin_layers} plugin layers of {facts.num_gelu_nodes} GELU nodes and {config.n_layer} "
-            f"blocks, library {'embedded' if embedded else 'not embedded'}"
-        ),
-    )
-
-
-def _embedded(plan: Path, library: Path) -> bool:
-    """Whether the library's bytes stand in the plan on disk; not if either is missing or empty."""
-    from andrea_export.targets.tensorrt.worker_build import file_contains
-
-    if not all(file.is_file() and file.stat().st_size for file in (plan, library)):
-        return False
-    return file_contains(plan, library.read_bytes())
 
 
 def reference_model(bundle: Bundle, checkpoint: Path | None) -> tuple[LoadedModel, str]:

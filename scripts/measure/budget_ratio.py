@@ -15,7 +15,7 @@ from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Silent
 from andrea_export.graph.canonical.export import export_canonical
-from andrea_export.validation.opening import Sources
+from andrea_export.targets.tensorrt.source import mixed_source
 from andrea_export.weights.load import load_model
 
 METRICS = ("max_abs", "relative_l2")
@@ -30,9 +30,10 @@ def ratios(preset: str, seed: int) -> Iterator[tuple[str, float]]:
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
     reference = TorchSource(loaded.model, loaded.origin, precision="fp64", provenance={})
     inputs = Inputs(cases=seeded_cases(loaded.config, seed=seed), source=f"seed {seed}")
-    with tempfile.TemporaryDirectory() as folder, Sources() as sources:
+    with tempfile.TemporaryDirectory() as folder:
         path = export_canonical(loaded, Path(folder))
-        candidates = [onnx_source(path), sources.mixed(path, loaded.config, loaded.origin, PRECISIONS["fp16"])]
+        fp16 = mixed_source(path, loaded.config, loaded.origin, PRECISIONS["fp16"], folder=Path(folder))
+        candidates = [onnx_source(path), fp16]
         for entry in compare(reference, candidates, inputs, progress=Silent()):
             for row in entry.rows:
                 errors = {"accumulated": (row.metrics, row.basis)}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from andrea_export.compare.sources.base import Source
 from andrea_export.core.errors import BackendUnavailable, UsageError
+from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
-from andrea_export.targets.protocol import Build, Step, Steps, Toolchain
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Toolchain
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.steps import step_key
 from andrea_model.config import AndreaConfig
@@ -40,3 +44,16 @@ class ToyTarget:
 
         key = step_key(step=self.name, onnx=build.record.steps["onnx"])
         yield Step(name=self.name, files=("toy-size.txt",), key=key, make=make)
+
+    def sources(self, made: Made) -> Iterable[Source]:
+        """It computes nothing."""
+        return ()
+
+    def checks(self, made: Made) -> Iterable[Check]:
+        """What it says is so; nothing where it was not built."""
+        file, num_bytes = made.folder / "toy-size.txt", (made.folder / "model.onnx").stat().st_size
+        if file.is_file():
+            found = file.read_text(encoding="utf-8").strip()
+            yield Check(
+                name="toy", verdict="pass" if found == str(num_bytes) else "fail", detail=f"{found} of {num_bytes}"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,8 @@ def test_a_target_is_added_by_a_line(tmp_path: Path, cache_dir: Path) -> None:
         ["toy", "made:"],
         ["validate", "made:"],
     ]
+    checks = json.loads((tmp_path / "out" / "report.json").read_text())["checks"]
+    assert [(check["name"], check["verdict"]) for check in checks] == [("weights", "pass"), ("toy", "pass")]
     (tmp_path / "out" / "toy-size.txt").write_text("0\n")
     again = andrea_with_a_toy(tmp_path, *build)
     assert again.returncode == 0, again.stderr

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from andrea_export.core.errors import BackendUnavailable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from andrea_export.core.errors import BackendUnavailable, ExportError
 from andrea_export.core.installed import installed_versions
+from andrea_export.core.precision import PRECISIONS
 from andrea_export.operators.rows import andrea_gelu
+from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL, WEIGHTS
-from andrea_export.targets.protocol import Build, Step, Steps, Toolchain
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Toolchain
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.steps import step_key, tool_sha256
 from andrea_model.config import AndreaConfig
+
+if TYPE_CHECKING:
+    from andrea_export.compare.sources.base import Source
 
 
 class OnnxTarget:
@@ -53,3 +61,25 @@ class OnnxTarget:
         reused = yield Step(name=self.name, files=(MODEL, WEIGHTS), key=key, make=make)
         if reused and build.previous is not None:
             build.record.weights_sha256 = dict(build.previous.weights_sha256)
+
+    def sources(self, made: Made) -> Iterable[Source]:
+        """The file as it ships, on the CPU."""
+        from andrea_export.compare.sources.onnx_source import OnnxSource
+
+        yield OnnxSource(
+            made.folder / MODEL,
+            made.config,
+            made.origin,
+            precision=PRECISIONS["fp32"],
+            name="onnxruntime-cpu",
+            provenance={"file": MODEL},
+        )
+
+    def checks(self, made: Made) -> Iterable[Check]:
+        """Its weights are the torch model's, bit for bit."""
+        from andrea_export.graph.parameters import check_weights
+
+        try:
+            yield check_weights(made.folder / MODEL, made.record.weights_sha256, made.config)
+        except ExportError as error:
+            yield Check(name="weights", verdict="fail", detail=str(error))

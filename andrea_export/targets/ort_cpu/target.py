@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import OrtPrecision
+from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL
 from andrea_export.targets.ort_cpu.files import PATTERNS, files_of
-from andrea_export.targets.protocol import Build, Step, Steps, Toolchain
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Toolchain
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.steps import step_key
 from andrea_model.config import AndreaConfig
+
+if TYPE_CHECKING:
+    from andrea_export.compare.sources.base import Source
 
 
 class OrtCpuTarget:
@@ -49,6 +55,16 @@ class OrtCpuTarget:
                 make=partial(_make, build, precision),
             )
             build.record.ort_cpu += (precision,)
+
+    def sources(self, made: Made) -> Iterable[Source]:
+        """Every graph, ``ort-cpu-int4-prefill`` for example."""
+        from andrea_export.targets.ort_cpu.source import ort_cpu_sources
+
+        return ort_cpu_sources(made.folder, made.record.ort_cpu, made.recipe.ort_cpu, made.config, made.origin)
+
+    def checks(self, made: Made) -> Iterable[Check]:
+        """Nothing that comparing its layers would not show."""
+        return ()
 
 
 def _make(build: Build, precision: OrtPrecision) -> None:

@@ -1,4 +1,4 @@
-"""A bundle's engine: it shows its outputs alone, for its layers are fused."""
+"""A bundle's engines as sources: each itself, and the graph that those of one precision are built from."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from pathlib import Path
 from andrea_export.compare.inputs import Case
 from andrea_export.compare.runs import LayerRun, outputs_alone
 from andrea_export.compare.sources.base import Identity, Source, origin_key
+from andrea_export.compare.sources.onnx_source import OnnxSource
 from andrea_export.core.dtypes import DTYPES
-from andrea_export.core.errors import BackendUnavailable
-from andrea_export.core.precision import PRECISIONS
+from andrea_export.core.errors import BackendUnavailable, ExportError, first_line
+from andrea_export.core.precision import PRECISIONS, Precision
 from andrea_export.core.profile import Profile
+from andrea_export.graph.canonical.metadata import load_graph
 from andrea_export.sessions.base import Session
+from andrea_export.sessions.onnxruntime import onnxruntime_version
 from andrea_export.targets.tensorrt.facts import EngineEntry
 from andrea_export.targets.tensorrt.flavours import engine_backend
+from andrea_export.targets.tensorrt.model import derive_engine_model
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 
 class EngineSource(Source):
-    """One engine of a bundle."""
+    """One engine of a bundle: it shows its outputs alone, for its layers are fused."""
 
     def __init__(
         self, path: Path, entry: EngineEntry, config: AndreaConfig, origin: WeightsOrigin, *, profile: Profile
@@ -67,3 +71,35 @@ class EngineSource(Source):
         """See ``Source``."""
         self.check_runnable()
         return engine_backend(self._entry.facts.target).open(self._path)
+
+
+def mixed_source(
+    model: Path, config: AndreaConfig, origin: WeightsOrigin, precision: Precision, *, folder: Path
+) -> OnnxSource:
+    """The graph that engines of a precision are built from, on the CPU; derived into ``folder`` when it is wanted."""
+    return OnnxSource(
+        model,
+        config,
+        origin,
+        precision=precision,
+        name=f"onnxruntime-cpu-{precision.name}",
+        provenance={"derived": "the graph its engines are built from", "onnxruntime": onnxruntime_version()},
+        derive=lambda: _derived(model, precision, folder / precision.name),
+    )
+
+
+def _derived(model: Path, precision: Precision, folder: Path) -> Path:
+    folder.mkdir()
+    load_graph(model)  # says what is wrong with a file that holds none
+    try:
+        derived = derive_engine_model(
+            model,
+            precision=precision,
+            plugin=False,
+            parser_knows_attention=True,
+            folder=folder,
+            self_contained=True,
+        )
+    except (OSError, ValueError, TypeError) as error:  # weights that are missing or short end in one of these
+        raise ExportError(f"no {precision.name} graph can be derived: {first_line(error)}") from None
+    return derived.path

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from andrea_export.core.errors import BackendUnavailable
-from andrea_export.core.precision import EnginePrecision
+from andrea_export.core.precision import PRECISIONS, EnginePrecision
 from andrea_export.operators import PluginBuild, build_plugin_library, check_library, compiler_status
 from andrea_export.operators.rows import andrea_gelu
+from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL
-from andrea_export.targets.protocol import Build, Step, Steps, Toolchain
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Toolchain
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.steps import step_key
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineRequest, PluginFacts
@@ -19,6 +22,9 @@ from andrea_export.targets.tensorrt.files import PATTERNS, PLUGIN, engine_file
 from andrea_export.targets.tensorrt.flavours import FLAVOURS, engine_backend
 from andrea_export.targets.tensorrt.profile_shapes import check_profile
 from andrea_model.config import AndreaConfig
+
+if TYPE_CHECKING:
+    from andrea_export.compare.sources.base import Source
 
 _PLUGIN_STEP = "plugin"
 
@@ -61,6 +67,31 @@ class TensorRTTarget:
             yield from self._engine_step(build, precision, native=False)
             if build.recipe.native_twin:
                 yield from self._engine_step(build, precision, native=True)
+
+    def sources(self, made: Made) -> Iterable[Source]:
+        """The graph that the engines of each half precision are built from, on the CPU, and the engines themselves.
+
+        The former proves the rule of what is half and what is not, whichever flavour's engine it is.
+        """
+        from andrea_export.targets.tensorrt.source import EngineSource, mixed_source
+
+        engines = self._engines(made)
+        for precision in dict.fromkeys(entry.facts.precision for entry in engines):
+            if precision != "fp32":
+                yield mixed_source(
+                    made.folder / MODEL, made.config, made.origin, PRECISIONS[precision], folder=made.scratch
+                )
+        for entry in engines:
+            yield EngineSource(made.folder / entry.file, entry, made.config, made.origin, profile=made.recipe.profile)
+
+    def checks(self, made: Made) -> Iterable[Check]:
+        """Every engine's GELUs are what it claims, and the library is in its plan or is not."""
+        from andrea_export.targets.tensorrt.plugin_check import check_plugin
+
+        return [check_plugin(made.folder, entry, made.config) for entry in self._engines(made)]
+
+    def _engines(self, made: Made) -> list[EngineEntry]:
+        return [entry for entry in made.record.engines if entry.facts.target == self.name]
 
     def _engine_step(self, build: Build, precision: EnginePrecision, *, native: bool) -> Steps:
         recipe, record = build.recipe, build.record

@@ -21,9 +21,10 @@ from andrea_export.report.schema import Report
 from andrea_export.sessions.base import Availability, Feeds, Session
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineFacts
+from andrea_export.targets.tensorrt.plugin_check import check_plugin
 from andrea_export.targets.tensorrt.source import EngineSource
 from andrea_export.validation.diff import diff, inputs_for
-from andrea_export.validation.validate import _check_plugin, compare_within_profiles
+from andrea_export.validation.validate import compare_within_profiles
 from andrea_export.weights.load import LoadedModel
 
 FACTS = EngineFacts(
@@ -203,23 +204,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_library_is_looked_for_in_the_plan_on_disk(folder: Path, small: LoadedModel) -> None:
-    assert _check_plugin(folder, ENTRY, small.config).verdict == "pass"
+    assert check_plugin(folder, ENTRY, small.config).verdict == "pass"
     (folder / ENTRY.file).write_bytes(b"head" + b"librarY" * 10)
-    check = _check_plugin(folder, ENTRY, small.config)
+    check = check_plugin(folder, ENTRY, small.config)
     assert check.verdict == "fail" and "not embedded" in check.detail
     (folder / ENTRY.file).unlink()
-    assert _check_plugin(folder, ENTRY, small.config).verdict == "fail"
+    assert check_plugin(folder, ENTRY, small.config).verdict == "fail"
 
 
 @pytest.mark.parametrize("counts", [{"num_plugin_layers": 1}, {"num_gelu_nodes": 1}, {"num_gelu_nodes": 0}])
 def test_every_block_has_one_gelu_and_one_plugin_layer(
     folder: Path, small: LoadedModel, counts: dict[str, int]
 ) -> None:
-    assert _check_plugin(folder, replace(ENTRY, facts=replace(FACTS, **counts)), small.config).verdict == "fail"
+    assert check_plugin(folder, replace(ENTRY, facts=replace(FACTS, **counts)), small.config).verdict == "fail"
 
 
 def test_a_native_twin_has_no_plugin_layer_and_no_library(folder: Path, small: LoadedModel) -> None:
     twin = replace(ENTRY, native_twin=True, facts=replace(FACTS, num_plugin_layers=0))
-    assert _check_plugin(folder, twin, small.config).verdict == "fail"  # the library is in it
+    assert check_plugin(folder, twin, small.config).verdict == "fail"  # the library is in it
     (folder / ENTRY.file).write_bytes(b"head")
-    assert _check_plugin(folder, twin, small.config).verdict == "pass"
+    assert check_plugin(folder, twin, small.config).verdict == "pass"
