@@ -95,7 +95,7 @@ def judged_local(row: LayerRow, policy: Policy) -> LocalError:
 
 
 def judged_language(row: LanguageModelRow, policy: Policy) -> LanguageModelRow:
-    """One case of the language model, judged; one that was not measured stays that."""
+    """One case of the language model, judged; one without figures is not measured."""
     if not row.metrics:
         return replace(row, verdict="not-measured", budget={}, failures=())
     k, derived, limits = policy.language_model_rules(row.case, row.candidate)

@@ -1,7 +1,7 @@
 """A report as JUnit XML, as CI servers read it: a suite a candidate, a test case for every layer × error × metric.
 
-The dialect is the one Jenkins' xUnit plugin, GitLab and GitHub's test reporters share; ``tests/render/junit.xsd``
-states it. No times: nothing here measures one.
+The dialect is the one Jenkins' xUnit plugin, GitLab and GitHub's test reporters share, which
+``tests/report/render/junit.xsd`` states. No times: nothing here measures one.
 """
 
 from __future__ import annotations
