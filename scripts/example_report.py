@@ -15,11 +15,11 @@ import onnx
 from checkout import ROOT
 
 from andrea_export.cli.diff import write_reports
-from andrea_export.compare.inputs import Inputs, seeded_cases
+from andrea_export.compare.inputs import Inputs, seeded_cases, text_tokens
 from andrea_export.compare.sources.torch_source import torch_source
 from andrea_export.core.progress import Silent
 from andrea_export.judge.verdicts import Terms
-from andrea_export.validation.diff import diff, text_tokens
+from andrea_export.validation.comparison import diff
 from andrea_export.weights.load import load_model
 from support.detection import Subject, subject_of
 from support.paths import FIXTURES

@@ -80,7 +80,7 @@ class Pipeline:
         build, record, origin = self.build, self.build.record, self.build.origin
 
         def make() -> None:
-            from andrea_export.validation.validate import validate_files
+            from andrea_export.validation.bundle import validate_files
 
             report = validate_files(
                 build.folder,

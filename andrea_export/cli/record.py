@@ -33,8 +33,8 @@ def record(
     from andrea_export.compare.recording import record as recording_of
     from andrea_export.compare.trace_file import write_trace
     from andrea_export.core.hashing import sha256_of
-    from andrea_export.validation.diff import inputs_for
-    from andrea_export.validation.opening import Sources
+    from andrea_export.validation.comparison import inputs_for
+    from andrea_export.validation.specification import Sources
 
     if output.is_dir() or not output.absolute().parent.is_dir():
         what = "is a folder" if output.is_dir() else "is in a folder that does not exist"

@@ -39,7 +39,7 @@ def validate(
 
     Changes nothing in the bundle.
     """
-    from andrea_export.validation.validate import validate_bundle
+    from andrea_export.validation.bundle import validate_bundle
 
     with progress_on_stderr() as progress:
         report = validate_bundle(bundle, checkpoint=checkpoint, cache_dir=cache_dir_from(cache_dir), progress=progress)

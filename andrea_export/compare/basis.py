@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from andrea_export.compare.inputs import Arrays, Case
-from andrea_export.compare.language_model import Logits, Predictions, Suite, max_abs_errors, run_of_text
+from andrea_export.compare.language.figures import max_abs_errors
+from andrea_export.compare.language.running import run_of_text
+from andrea_export.compare.language.suite import Logits, Predictions, Suite
 from andrea_export.compare.rounding import Rounding, rounding_of
 from andrea_export.compare.runs import ByCase, LayerRun
 from andrea_export.compare.torch_run import TorchRun

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from andrea_export.core.errors import BackendUnavailable, UsageError
 from andrea_export.core.profile import Profile
+from andrea_export.tokens.bytes import BYTES
 from andrea_model.config import AndreaConfig
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -136,6 +137,24 @@ def tokens_from_file(file: Path, config: AndreaConfig) -> tuple[tuple[int, ...],
     if problems:
         raise UsageError(f"inputs {file}: {'; '.join(problems[:8])}", hint=_HINT)
     return tuple(tuple(row) for row in rows)
+
+
+def text_tokens(file: Path, config: AndreaConfig) -> tuple[int, ...]:
+    """The tokens of a text: a ``.txt`` file's content, or the token ids in any other file. Raises: UsageError."""
+    if file.suffix == ".txt":
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise UsageError(f"text {file}: {error.strerror}") from None
+        if not content:
+            raise UsageError(f"text {file} is empty")
+        tokens = BYTES.encode_bytes(content)
+        outside = [token for token in tokens if token >= config.vocab_size]
+        if outside:
+            raise UsageError(f"text {file}: byte {outside[0]} is outside the vocabulary (0 to {config.vocab_size - 1})")
+        return tokens[: config.n_ctx + 1]
+    rows = tokens_from_file(file, replace(config, n_ctx=config.n_ctx + 1))
+    return tuple(token for row in rows for token in row)[: config.n_ctx + 1]
 
 
 _HINT = "one row of token ids a line, for example 5,17,42"

@@ -21,8 +21,9 @@ from andrea_export.core.names import Segment, gelu_layers
 from andrea_export.judge.budget import basis_of, budget_of, failures_of
 from andrea_export.operators import build_host_library
 from andrea_export.operators.rows import andrea_gelu
+from andrea_export.report.file import PLUGIN_MATHS
 from andrea_export.report.metrics import ErrorSums, LayerErrors
-from andrea_export.report.schema import PLUGIN_MATHS, Candidate, LayerRow, Verdict
+from andrea_export.report.schema import Candidate, LayerRow, Verdict
 from andrea_model.config import AndreaConfig
 
 
@@ -71,6 +72,7 @@ class PluginMaths:
                 reason=self._unavailable or (f"{len(failed)} of {len(rows)} GELUs out of budget" if failed else ""),
                 precision=storage,
                 first_failure=failed[0] if failed else None,
+                has_own_truth=True,
             )
             yield candidate, tuple(rows)
 

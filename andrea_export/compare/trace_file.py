@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from andrea_export import __version__
 from andrea_export.compare.inputs import Arrays, Case, Inputs
-from andrea_export.compare.language_model import Predictions
+from andrea_export.compare.language.suite import Predictions
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import TraceError, first_line
 from andrea_export.core.metadata import TRACE_KEY

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from andrea_export.core.errors import ExportError, first_line
 from andrea_export.graph.canonical.metadata import load_graph
-from andrea_export.report.schema import Check
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea, build_model, parameter_shapes
 
@@ -40,9 +39,10 @@ def model_from_onnx(model: Path, config: AndreaConfig) -> Andrea:
     return reference
 
 
-def check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> Check:
-    """Whether the ONNX file's parameters are the model's and no others: name, fp32, shape, and bit for bit the values.
+def problems_of_parameters(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> dict[str, str]:
+    """Parameter name → what is wrong with it in an ONNX file: name, fp32, shape, and bit for bit the values.
 
+    ``expected`` is a hash for every parameter. In the model's own order; what is not one of its parameters comes last.
     Raises: ExportError for a file that cannot be read.
     """
     shapes = parameter_shapes(config)
@@ -58,22 +58,8 @@ def check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig
             problems[name] = "changed"
     problems.update({name: "missing" for name in shapes if name not in found})
     problems.update({name: "has no hash to be held against" for name in shapes if name not in expected})
-    # In the model's own order, so that the first layer at fault is named; what is none of the model's comes last.
-    wrong = [name for name in shapes if name in problems] + [name for name in problems if name not in shapes]
-    if not wrong:
-        return Check(
-            name="weights",
-            verdict="pass",
-            detail=f"all {len(expected)} parameters in {model.name} are bit for bit the model's",
-        )
-    listed = ", ".join(f"{name} ({problems[name]})" for name in wrong[:8])
-    more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
-    return Check(
-        name="weights",
-        verdict="fail",
-        detail=f"{len(wrong)} of {len(expected)} parameters in {model.name} are not the model's: {listed}{more}",
-        layer=wrong[0].rpartition(".")[0] if wrong[0] in shapes else None,
-    )
+    order = [name for name in shapes if name in problems] + [name for name in problems if name not in shapes]
+    return {name: problems[name] for name in order}
 
 
 def _initializers(model: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:

@@ -14,7 +14,6 @@ from andrea_export.judge.policy import Policy, policy_as_mapping
 from andrea_export.judge.ratchet import ratchet_rows
 from andrea_export.report.metrics import figures_of
 from andrea_export.report.schema import (
-    PLUGIN_MATHS,
     Candidate,
     LanguageModelRow,
     LayerRow,
@@ -42,12 +41,13 @@ def judged(report: Report, terms: Terms) -> Report:
     """
     policy = terms.policy
     policy.check_names(report.layer_order, dict.fromkeys(row.case for row in report.language_model))
-    _check_basis(report.layers, policy)
-    layers = tuple(row if _is_foreign(row) else judged_row(row, policy) for row in report.layers)
+    apart = {candidate.name for candidate in report.candidates if candidate.has_own_truth}
+    _check_basis([row for row in report.layers if row.candidate not in apart], policy)
+    layers = tuple(row if row.candidate in apart else judged_row(row, policy) for row in report.layers)
     language = tuple(judged_language(row, policy) for row in report.language_model)
 
     def of(candidate: Candidate) -> Candidate:
-        if candidate.name.startswith(PLUGIN_MATHS):
+        if candidate.has_own_truth:
             return candidate
         mine = [row for row in layers if row.candidate == candidate.name]
         cases = [row for row in language if row.candidate == candidate.name]
@@ -148,7 +148,7 @@ def _not_measured(rows: Sequence[LayerRow], language: Sequence[LanguageModelRow]
 def _check_basis(rows: Sequence[LayerRow], policy: Policy) -> None:
     """Raises PolicyError where a metric is to be judged by a derived budget that has nothing to derive from."""
     for row in rows:
-        if not row.metrics or _is_foreign(row):
+        if not row.metrics:
             continue
         budget = policy.budget(row.name, row.candidate, "accumulated", row.basis)
         wanted = set(policy.metrics) if "accumulated" in policy.errors else set()
@@ -157,8 +157,3 @@ def _check_basis(rows: Sequence[LayerRow], policy: Policy) -> None:
                 f"layer {row.name} of {row.candidate} has nothing to derive budgets from",
                 hint=f"set limits for its {', '.join(sorted(wanted))} in the policy",
             )
-
-
-def _is_foreign(row: LayerRow) -> bool:
-    """Whether the row was measured against a truth of its own, with a budget of its own (the plugin's maths)."""
-    return row.candidate.startswith(PLUGIN_MATHS)

@@ -59,7 +59,7 @@ def lesson_model(
             yield LessonModel(loaded=loaded, weights_from=str(loaded.origin), folder=Path(folder))
         return
 
-    from andrea_export.validation.validate import reference_model
+    from andrea_export.validation.bundle import reference_model
 
     opened = open_bundle(bundle)
     _check_backends(backends, opened)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 from andrea_export import __version__
 from andrea_export.core.errors import ReportError
 from andrea_export.core.numbers import json_values
-from andrea_export.report.schema import Report
+from andrea_export.report.schema import Candidate, Report
 
 SCHEMA = "andrea-export/report/2"
+
+PLUGIN_MATHS = "plugin-maths-"
+"""How the names of candidates with a truth of their own begin: this schema has no other place that says so."""
 
 # What the file has beyond the dataclass; a reader computes it again.
 _COMPUTED: dict[str, dict[str, Any]] = {
@@ -38,7 +41,7 @@ def report_as_mapping(report: Report) -> dict[str, Any]:
         "inputs": dict(report.inputs),
         "policy": dict(report.policy),
         "versions": dict(report.versions),
-        "candidates": [asdict(candidate) for candidate in report.candidates],
+        "candidates": [_candidate_as_mapping(candidate) for candidate in report.candidates],
         "checks": [asdict(check) for check in report.checks],
         "layers": [asdict(row) for row in report.layers],
         "language_model": [asdict(row) for row in report.language_model],
@@ -74,7 +77,14 @@ def report_from_json(file: Path) -> Report:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ReportError(f"report {file} is damaged: {where}: {first['msg'].lower()}", hint="make it again") from None
-    return report
+    named = (
+        replace(candidate, has_own_truth=candidate.name.startswith(PLUGIN_MATHS)) for candidate in report.candidates
+    )
+    return replace(report, candidates=tuple(named))
+
+
+def _candidate_as_mapping(candidate: Candidate) -> dict[str, Any]:
+    return {key: value for key, value in asdict(candidate).items() if key != "has_own_truth"}
 
 
 def report_json_schema() -> dict[str, Any]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
-
-# Candidates of this name bring rows that were judged against a truth and a budget of their own (``plugin_maths``).
-PLUGIN_MATHS = "plugin-maths-"
+from pydantic import ConfigDict, Field
 
 Verdict = Literal["pass", "fail", "not-measured"]
 Number = int | float
@@ -169,6 +166,11 @@ class Candidate:
     facts: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     """What it is: kind, sha256 of its files, versions that made it, the recipe. No paths."""
+    has_own_truth: Annotated[bool, Field(exclude=True)] = False
+    """Whether its rows were measured against a truth of their own, and judged there: no policy judges them again.
+
+    Not written: ``report.file`` knows it from the name.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.compare.language_model import agreement
+from andrea_export.compare.language.figures import agreement
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.runtime.cores import num_usable_cores

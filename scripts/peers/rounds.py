@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from andrea_export.compare.language_model import agreement
+from andrea_export.compare.language.figures import agreement
 from andrea_export.runtime.machine import MachineLimits, measure_limits
 from peers.contender import Contender, start
 from peers.contenders import Peer

@@ -260,13 +260,13 @@ def test_without_a_compiler(andrea: Andrea, tmp_path: Path, monkeypatch: pytest.
 def test_an_engine_that_cannot_run_here(andrea: Andrea, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused before torch has run, and before the reference is read."""
     from andrea_export.targets.tensorrt import backend as tensorrt
-    from andrea_export.validation import validate
+    from andrea_export.validation import bundle as validation
 
     def never(*given: object) -> None:
         raise AssertionError("the reference was loaded")
 
     monkeypatch.setattr(tensorrt, "why_no_gpu", lambda: "needs a GPU: no driver")
-    monkeypatch.setattr(validate, "reference_model", never)
+    monkeypatch.setattr(validation, "reference_model", never)
     add_engine_entry(bundle, 2)
     outcome = andrea("trace", bundle, "--backend", "torch", "--backend", "tensorrt-rtx-fp16")
     error = refused(outcome, code=3)

@@ -22,7 +22,7 @@ from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import LayerRow, Report
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.validation.diff import diff
+from andrea_export.validation.comparison import diff
 from andrea_export.weights.load import LoadedModel
 
 Change = Callable[[onnx.ModelProto], None]

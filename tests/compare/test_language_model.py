@@ -11,24 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from andrea_export.compare.built_in_text import BUILT_IN_TEXT, built_in_tokens
 from andrea_export.compare.inputs import Inputs, cases_from_tokens
-from andrea_export.compare.language_model import (
-    CONTEXTS,
-    Predictions,
-    Suite,
-    candidate_predictions,
-    figures,
-    reference_predictions,
-)
+from andrea_export.compare.language.figures import figures
+from andrea_export.compare.language.running import candidate_predictions, reference_predictions
+from andrea_export.compare.language.suite import CONTEXTS, Predictions, Suite
 from andrea_export.compare.sources.onnx_source import onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
-from andrea_export.compare.text import BUILT_IN_TEXT, built_in_tokens
 from andrea_export.core.progress import Silent
 from andrea_export.judge.budget import derived_budget, failures_of
 from andrea_export.judge.verdicts import Terms
 from andrea_export.sessions.base import Feeds
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.validation.diff import diff
+from andrea_export.validation.comparison import diff
 from andrea_export.weights.load import LoadedModel
 from andrea_model.config import PRESETS
 

@@ -24,8 +24,8 @@ from andrea_export.core.metadata import TRACE_KEY
 from andrea_export.core.progress import Silent
 from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
-from andrea_export.validation.diff import diff, inputs_for
-from andrea_export.validation.opening import Sources
+from andrea_export.validation.comparison import diff, inputs_for
+from andrea_export.validation.specification import Sources
 from andrea_export.weights.load import LoadedModel
 
 

@@ -14,7 +14,7 @@ from andrea_export.core.progress import Silent
 from andrea_export.judge.verdicts import Terms
 from andrea_export.sessions.torch_reference import TorchSession, converted
 from andrea_export.sessions.torch_tf32 import in_tf32, rounded_to_tf32
-from andrea_export.validation.diff import diff
+from andrea_export.validation.comparison import diff
 from andrea_export.weights.load import LoadedModel
 
 STEP = 2.0**-10

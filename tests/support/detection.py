@@ -39,7 +39,7 @@ from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
-from andrea_export.validation.diff import diff
+from andrea_export.validation.comparison import diff
 from andrea_export.weights.load import LoadedModel
 from support.planted import Planting
 from support.polygraphy_comparison import Answer, Arrays, polygraphy_answer

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from andrea_export.compare.inputs import Inputs, seeded_cases
+from andrea_export.compare.built_in_text import built_in_tokens
+from andrea_export.compare.inputs import Inputs, seeded_cases, text_tokens
 from andrea_export.compare.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
-from andrea_export.compare.text import built_in_tokens
 from andrea_export.core.progress import Silent
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
-from andrea_export.validation.diff import diff, text_tokens
+from andrea_export.validation.comparison import diff
 from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.model import build_model

@@ -17,10 +17,11 @@ from andrea_export.bundle.layout import MODEL, WEIGHTS
 from andrea_export.bundle.manifest import file_entry, open_bundle, seal
 from andrea_export.core.errors import BundleError
 from andrea_export.core.progress import Silent
-from andrea_export.graph.parameters import check_weights, hashes_from_model
+from andrea_export.graph.parameters import hashes_from_model
 from andrea_export.report.file import report_as_json, report_from_json
 from andrea_export.report.schema import Report
-from andrea_export.validation.validate import validate_bundle
+from andrea_export.targets.onnx.weights_check import check_weights
+from andrea_export.validation.bundle import validate_bundle
 from andrea_export.weights.load import LoadedModel
 
 Fault = Callable[[onnx.ModelProto], None]

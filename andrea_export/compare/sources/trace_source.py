@@ -9,7 +9,7 @@ import numpy as np
 
 from andrea_export.compare.basis import RecordedBasis
 from andrea_export.compare.inputs import Case
-from andrea_export.compare.language_model import Predictions, Suite
+from andrea_export.compare.language.suite import Predictions, Suite
 from andrea_export.compare.rounding import Rounding
 from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Visible, outputs_alone
 from andrea_export.compare.session_run import TraceRun

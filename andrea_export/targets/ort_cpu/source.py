@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from andrea_export.compare.inputs import Case
-from andrea_export.compare.language_model import agreement
+from andrea_export.compare.language.figures import agreement
 from andrea_export.compare.rounding import Rounding, rounding_of
 from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Visible
 from andrea_export.compare.session_run import SessionRun

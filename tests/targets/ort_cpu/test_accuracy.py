@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from andrea_export.compare.language_model import agreement
+from andrea_export.compare.language.figures import agreement
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu

@@ -28,7 +28,7 @@ from andrea_export.report.schema import Candidate, Check, Report
 from andrea_export.targets.protocol import Made, Record
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.registry import REGISTRY, in_build_order
-from andrea_export.validation.diff import report_of
+from andrea_export.validation.comparison import report_of
 from andrea_export.weights.load import LoadedModel, load_model
 
 STEP = "validate"
@@ -46,12 +46,12 @@ def validate_bundle(bundle_path: Path, *, checkpoint: Path | None, cache_dir: Pa
     """
     bundle = open_bundle(bundle_path, verify=False)
     progress.start("verify files")
-    mismatches = bundle.contents.mismatches()
-    progress.finish("verify files", f"{len(bundle.manifest.files)} files, {len(mismatches)} wrong")
+    mismatches, num_files = bundle.contents.mismatches(), len(bundle.manifest.files)
+    progress.finish("verify files", f"{num_files} files, {len(mismatches)} wrong")
     integrity = Check(
         name="files",
         verdict="fail" if mismatches else "pass",
-        detail="; ".join(mismatches) or f"all {len(bundle.manifest.files)} files match the manifest's sha256",
+        detail="; ".join(mismatches) or f"all {num_files} files match the manifest's sha256",
     )
     progress.start(STEP)
     try:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from andrea_export.compare.built_in_text import built_in_tokens
 from andrea_export.compare.compare import Compared, compare
-from andrea_export.compare.inputs import Inputs, cases_from_tokens, cases_within, tokens_from_file
-from andrea_export.compare.predicting import language_rows
+from andrea_export.compare.inputs import Inputs, cases_from_tokens, cases_within, text_tokens, tokens_from_file
+from andrea_export.compare.language.rows import language_rows
 from andrea_export.compare.sources.base import Source, same_model
-from andrea_export.compare.text import built_in_tokens
 from andrea_export.core.errors import MismatchError, UsageError
 from andrea_export.core.names import layer_names
 from andrea_export.core.profile import Profile
@@ -20,7 +20,6 @@ from andrea_export.core.progress import Progress
 from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.schema import Report
 from andrea_export.sessions.onnxruntime import onnxruntime_version
-from andrea_export.tokens.bytes import BYTES
 from andrea_model.config import AndreaConfig
 
 
@@ -103,21 +102,3 @@ def inputs_for(
         return Inputs(cases=cases, source=source)
     tokens = built_in_tokens(config) if text is None else text_tokens(text, config)
     return Inputs(cases=cases, text=tokens, source=f"{source}; text: {text.name if text is not None else 'built in'}")
-
-
-def text_tokens(file: Path, config: AndreaConfig) -> tuple[int, ...]:
-    """The tokens of a text: a ``.txt`` file's content, or the token ids in any other file. Raises: UsageError."""
-    if file.suffix == ".txt":
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise UsageError(f"text {file}: {error.strerror}") from None
-        if not content:
-            raise UsageError(f"text {file} is empty")
-        tokens = BYTES.encode_bytes(content)
-        outside = [token for token in tokens if token >= config.vocab_size]
-        if outside:
-            raise UsageError(f"text {file}: byte {outside[0]} is outside the vocabulary (0 to {config.vocab_size - 1})")
-        return tokens[: config.n_ctx + 1]
-    rows = tokens_from_file(file, replace(config, n_ctx=config.n_ctx + 1))
-    return tuple(token for row in rows for token in row)[: config.n_ctx + 1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from andrea_export.compare.language_model import Predictions, Suite, figures
+from andrea_export.compare.language.figures import figures
+from andrea_export.compare.language.suite import Predictions, Suite
 from andrea_export.compare.sources.base import Source
 from andrea_export.core.errors import BackendUnavailable, RunError
 from andrea_export.core.progress import Progress

@@ -1,0 +1,1 @@
+"""What errors do to the language model: the same text through both, and what they predict. Judges nothing."""
