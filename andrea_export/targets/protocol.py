@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,35 +95,41 @@ Steps = Generator[Step, bool, None]
 
 
 class Target(Protocol):
-    """One thing that can be built. Importing its module imports no toolchain."""
+    """One thing that can be built. Importing its module imports no toolchain.
+
+    What is not said otherwise holds for a target that needs the base packages alone and has no options.
+    """
 
     name: str
     artifacts: tuple[str, ...]
     """Patterns of its files' names inside a bundle, whichever recipe made them."""
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
         """Why this machine cannot build it; None if it can."""
-        ...
+        return None
 
     def runs_here(self) -> Availability | None:
         """Whether what it makes can be run on this machine; None where that takes nothing that the build does not."""
-        ...
+        return None
 
     def check(self, config: AndreaConfig, recipe: Recipe) -> None:
         """Holds the recipe's part that is this target's, before anything is built, whether it is built or not.
 
         Raises: UsageError.
         """
-        ...
+        return
 
+    @abstractmethod
     def steps(self, build: Build) -> Steps:
         """The steps that make it. Raises: PluginError, BuildError, ExportError, PassError."""
-        ...
 
     def sources(self, made: Made) -> Iterable[Source]:
         """The candidates that prove what it made, in the report's order; none where it made nothing."""
-        ...
+        return ()
 
     def checks(self, made: Made) -> Iterable[Check]:
         """What must hold of its files beside that."""
-        ...
+        return ()

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from andrea_export.compare.sources.base import Source
-from andrea_export.core.errors import BackendUnavailable, UsageError
+from andrea_export.core.errors import UsageError
 from andrea_export.report.schema import Check
-from andrea_export.sessions.base import Availability
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Toolchain
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.steps import step_key
 from andrea_model.config import AndreaConfig
 
 
-class ToyTarget:
+class ToyTarget(Target):
     """Writes down how large the canonical file is."""
 
     artifacts = ("toy-*.txt",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
-        """Nothing is needed."""
-        return None
-
-    def runs_here(self) -> Availability | None:
-        """There is nothing to run."""
-        return None
 
     def check(self, config: AndreaConfig, recipe: Recipe) -> None:
         """Raises UsageError for a seed it does not like."""
@@ -44,10 +31,6 @@ class ToyTarget:
 
         key = step_key(step=self.name, onnx=build.record.steps["onnx"])
         yield Step(name=self.name, files=("toy-size.txt",), key=key, make=make)
-
-    def sources(self, made: Made) -> Iterable[Source]:
-        """It computes nothing."""
-        return ()
 
     def checks(self, made: Made) -> Iterable[Check]:
         """What it says is so; nothing where it was not built."""

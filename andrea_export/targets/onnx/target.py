@@ -5,40 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.installed import installed_versions
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.report.schema import Check
-from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL, WEIGHTS
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Toolchain
-from andrea_export.targets.recipe import Recipe
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target
 from andrea_export.targets.steps import step_key, tool_sha256
-from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
     from andrea_export.compare.sources.base import Source
 
 
-class OnnxTarget:
+class OnnxTarget(Target):
     """The canonical ONNX file, in fp32 whatever else is built."""
 
     artifacts = (MODEL, WEIGHTS)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
-        """It needs the base packages alone."""
-        return None
-
-    def runs_here(self) -> Availability | None:
-        """It is run by the onnxruntime that the build's key names."""
-        return None
-
-    def check(self, config: AndreaConfig, recipe: Recipe) -> None:
-        """It has no options."""
 
     def steps(self, build: Build) -> Steps:
         """One step: the export, and the hash of every parameter that went into it."""

@@ -6,13 +6,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import OrtPrecision
-from andrea_export.report.schema import Check
-from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL
 from andrea_export.targets.ort_cpu.files import PATTERNS, files_of
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Toolchain
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.steps import step_key
 from andrea_model.config import AndreaConfig
@@ -21,21 +18,10 @@ if TYPE_CHECKING:
     from andrea_export.compare.sources.base import Source
 
 
-class OrtCpuTarget:
+class OrtCpuTarget(Target):
     """The graphs that ``run`` generates with on the CPU."""
 
     artifacts = PATTERNS
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
-        """It needs the base packages alone."""
-        return None
-
-    def runs_here(self) -> Availability | None:
-        """It is run by the onnxruntime that the key of ``onnx`` names."""
-        return None
 
     def check(self, config: AndreaConfig, recipe: Recipe) -> None:
         """Raises UsageError for a layer that the recipe names and the model does not have; see ``check_layers``."""
@@ -61,10 +47,6 @@ class OrtCpuTarget:
         from andrea_export.targets.ort_cpu.source import ort_cpu_sources
 
         return ort_cpu_sources(made.folder, made.record.ort_cpu, made.recipe.ort_cpu, made.config, made.origin)
-
-    def checks(self, made: Made) -> Iterable[Check]:
-        """Nothing that comparing its layers would not show."""
-        return ()
 
 
 def _make(build: Build, precision: OrtPrecision) -> None:

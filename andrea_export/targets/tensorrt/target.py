@@ -14,7 +14,7 @@ from andrea_export.operators.rows import andrea_gelu
 from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Toolchain
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, Toolchain
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.steps import step_key
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineRequest, PluginFacts
@@ -29,13 +29,10 @@ if TYPE_CHECKING:
 _PLUGIN_STEP = "plugin"
 
 
-class TensorRTTarget:
+class TensorRTTarget(Target):
     """The engines of one flavour. The library is built once, whichever flavour wants it first."""
 
     artifacts = PATTERNS
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def missing(self, toolchain: Toolchain) -> BackendUnavailable | None:
         """The flavour's package, a GPU where its builder needs one, or a compiler of the plugin."""
