@@ -1,8 +1,9 @@
-"""The diff engine: two models, layer by layer and as language models, on the same inputs.
+"""The comparison: two models, layer by layer and as language models, on the same inputs. Judges nothing.
 
-    sources ──> runs (torch, ONNX, engine, recorded trace) ──> compare (segment by segment) ──> policy ──> report
+    sources ──> runs (torch, ONNX, engine, recorded run) ──> compare (segment by segment) ──> rows of a report
 
-``cases`` what is run · ``sources`` what REFERENCE and CANDIDATE can be, a file a kind · ``runs`` the protocol and its
-four kinds · ``compare`` the streaming comparison · ``language_model`` what the errors do to predictions · ``policy``
-what is allowed · ``judging`` rows and verdicts · ``ratchet`` against an earlier report · ``trace_file`` recorded runs.
+``inputs`` what is run · ``sources`` what can be compared and what each can do · ``runs`` the protocol of a run ·
+``rounding``, ``basis`` what budgets are multiples of · ``compare`` the loop · ``followed`` a candidate through it ·
+``stream`` what a local run is given · ``rows`` figures · ``language`` what errors do to predictions · ``recording``,
+``trace_file`` runs that are kept.
 """

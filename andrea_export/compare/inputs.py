@@ -119,8 +119,8 @@ def cases_from_tokens(rows: Sequence[Sequence[int]]) -> tuple[Case, ...]:
 def tokens_from_file(file: Path, config: AndreaConfig) -> tuple[tuple[int, ...], ...]:
     """The token rows in a file: JSON (``[[1, 2], [3]]`` or ``[1, 2]``), or a row a line, ids apart by commas or spaces.
 
-    Raises: UsageError for a file that is missing, empty, or holds what is no token of this model; every row at fault is
-    named.
+    Raises: UsageError for a file that is missing, empty, or holds what is not a token of this model; every row at
+    fault is named.
     """
     try:
         content = file.read_text(encoding="utf-8")
@@ -179,11 +179,11 @@ def _rows_from_json(content: str, file: Path) -> list[list[int]]:
     try:
         rows = json.loads(content)
     except json.JSONDecodeError as error:
-        raise UsageError(f"inputs {file} is no JSON: {error}", hint=_HINT) from None
+        raise UsageError(f"inputs {file} is not JSON: {error}", hint=_HINT) from None
     rows = rows if rows and all(isinstance(row, list) for row in rows) else [rows]
     wrong = [entry for row in rows for entry in row if not isinstance(entry, int) or isinstance(entry, bool)]
     if wrong:
-        raise UsageError(f"inputs {file}: {wrong[0]!r} is no token id", hint=_HINT)
+        raise UsageError(f"inputs {file}: {wrong[0]!r} is not a token id", hint=_HINT)
     return [list(row) for row in rows]
 
 
@@ -193,7 +193,7 @@ def _rows_from_lines(content: str, file: Path) -> list[list[int]]:
         words = line.replace(",", " ").split()
         wrong = [word for word in words if not (word.isascii() and word.removeprefix("-").isdecimal())]
         if wrong:
-            raise UsageError(f"inputs {file}, line {number}: '{wrong[0]}' is no token id", hint=_HINT)
+            raise UsageError(f"inputs {file}, line {number}: '{wrong[0]}' is not a token id", hint=_HINT)
         if words:
             rows.append([int(word) for word in words])
     return rows

@@ -195,7 +195,7 @@ class TraceFile:
         return {case: dict(self._recorded(case, names)) for case, _ in self.header.cases}
 
     def tensor(self, name: str) -> npt.NDArray[Any]:
-        """One tensor. Raises TraceError if it is not the one that was recorded, is no input, or holds NaN."""
+        """One tensor. Raises TraceError if it is not the one that was recorded, is not an input, or holds NaN."""
         if name not in self.header.sha256:
             raise TraceError(f"trace {self.path} has no tensor {name}", hint="record it again")
         value: npt.NDArray[Any] = self._file.get_tensor(name)
@@ -243,13 +243,13 @@ def first_nan(value: npt.NDArray[Any]) -> tuple[int, ...] | None:
 
 def _header(path: Path, text: str | None) -> Header:
     if text is None:
-        raise TraceError(f"{path} is no trace: its metadata has no '{TRACE_KEY}'", hint="make one with `record`")
+        raise TraceError(f"{path} is not a trace: its metadata has no '{TRACE_KEY}'", hint="make one with `record`")
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise TraceError(f"trace {path}: its header is no JSON: {error}") from None
+        raise TraceError(f"trace {path}: its header is not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("magic") != MAGIC:
-        raise TraceError(f"{path} is no trace: its header does not begin with {MAGIC!r}")
+        raise TraceError(f"{path} is not a trace: its header does not begin with {MAGIC!r}")
     if content.get("version") != VERSION:
         raise TraceError(
             f"trace {path} has version {content.get('version')}, expected {VERSION}",

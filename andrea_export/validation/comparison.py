@@ -76,8 +76,8 @@ def inputs_for(
 ) -> Inputs:
     """The inputs of a comparison: those of a recorded trace, else the file's tokens, else seeded ones; and the text.
 
-    Raises: UsageError for a file that is no such thing, or given beside a trace; MismatchError for two traces that were
-    recorded on different inputs.
+    Raises: UsageError for a file that holds no tokens, or is given beside a trace; MismatchError for two traces
+    that were recorded on different inputs.
     """
     traces = [trace for source in sources if (trace := source.recording) is not None]
     if traces:

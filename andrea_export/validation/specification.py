@@ -100,4 +100,4 @@ def _split(specification: str) -> tuple[Path, str]:
 
 def _no_artifact(path: Path, artifact: str, kind: str) -> None:
     if artifact:
-        raise UsageError(f"{path} is {kind}, which has no '#{artifact}'", hint=WHAT_CAN_BE_COMPARED)
+        raise UsageError(f"{path} is {kind}: '#{artifact}' names nothing in it", hint=WHAT_CAN_BE_COMPARED)

@@ -97,14 +97,14 @@ class OnnxSource(Source):
 def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
     """An ONNX file as a source; its metadata says what model it is.
 
-    Raises: UsageError for a file that is no ONNX file of this project, or a graph for onnxruntime's CPU kernels.
+    Raises: UsageError for a file that is not an ONNX file of this project, or a graph for onnxruntime's CPU kernels.
     """
     from andrea_export.graph.canonical.metadata import load_graph, read_canonical_info
 
     try:
         graph = load_graph(path).graph
     except ExportError as error:
-        raise UsageError(f"{path} is none of what can be compared: {error}", hint=WHAT_CAN_BE_COMPARED) from None
+        raise UsageError(f"{path} cannot be compared: {error}", hint=WHAT_CAN_BE_COMPARED) from None
     if any(entry.name == SEQLENS for entry in graph.input):
         raise for_the_cpu_kernels(path)
     info = read_canonical_info(path)
@@ -130,7 +130,7 @@ def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
 
 
 def for_the_cpu_kernels(path: Path) -> UsageError:
-    """Why an ``ort-cpu`` graph is no source: its cache is a buffer of the caller's, as no other's is."""
+    """Why ``diff`` does not take an ``ort-cpu`` graph: its cache is a buffer of the caller's."""
     return UsageError(
         f"{path} is a graph for onnxruntime's CPU kernels, which diff does not run",
         hint="`andrea-export validate` on its bundle compares it layer by layer with torch",
