@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -132,16 +132,19 @@ def bundle(built: BuildResult, tmp_path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildByCommand:
-    """A bundle that the command line tool built in a process of its own, and what it said with ``--json``."""
+    """A bundle that a command line built in this process, and what it said with ``--json``."""
 
     bundle: Path
-    done: subprocess.CompletedProcess[str]
+    done: Outcome
 
 
 def build_by_command(output: Path, *options: object) -> BuildByCommand:
     """``andrea-export build OUTPUT OPTIONS --json``, whether or not it succeeds."""
-    command = [sys.executable, "-m", "andrea_export", "build", str(output), *map(str, options), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as exit_of:
+        main(["build", str(output), *map(str, options), "--json"])
+    assert isinstance(exit_of.value.code, int)
+    done = Outcome(code=exit_of.value.code, stdout=stdout.getvalue(), stderr=stderr.getvalue())
     return BuildByCommand(bundle=output, done=done)
 
 

@@ -27,7 +27,7 @@ def with_engines(checkpoint: Path, cache_dir: Path, tmp_path_factory: pytest.Tem
 
 def test_engines_of_every_precision_and_their_native_twins(with_engines: BuildByCommand) -> None:
     output, done = with_engines.bundle, with_engines.done
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "pass"
     engines = {f"tensorrt-rtx-{p}{twin}.plan" for p in ("fp32", "fp16", "bf16") for twin in ("", "-native")}
     assert {file.name for file in (output / "engines").iterdir()} == engines
@@ -81,7 +81,7 @@ def test_andrea_120m_from_a_checkpoint_to_tokens(
     Its channels are a trained model's: a few dwarf the others, which random weights would not show.
     """
     output, done = andrea_120m_build.bundle, andrea_120m_build.done
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     report = json.loads((output / REPORT).read_text())
     assert report["verdict"] == "pass" and report["first_failure"] is None
     rows = [row["name"] for row in report["layers"] if row["candidate"] == "onnxruntime-cpu"]

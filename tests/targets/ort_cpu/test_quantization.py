@@ -106,7 +106,7 @@ def test_4_bit_codes_are_packed_low_half_first() -> None:
     assert np.array_equal(quantized.weights(), weight)
 
 
-@pytest.mark.parametrize(("bits", "block_size", "text"), [(4, 48, "no multiple"), (5, 32, "5 bits")])
+@pytest.mark.parametrize(("bits", "block_size", "text"), [(4, 48, "not a multiple"), (5, 32, "5 bits")])
 def test_what_cannot_be_coded(weight: np.ndarray, bits: int, block_size: int, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         block_codes(weight, bits=bits, block_size=block_size)
