@@ -10,7 +10,8 @@ from pathlib import Path
 from andrea_export.bundle.layout import REPORT
 from andrea_export.bundle.manifest import Manifest, file_entry, machine_facts, seal
 from andrea_export.core.installed import installed_versions
-from andrea_export.operators import compiler_status, plugin_sources_sha256
+from andrea_export.operators.sources import plugin_sources_sha256
+from andrea_export.operators.toolchain import compiler_status
 from andrea_export.report.file import report_as_json, report_from_json
 from andrea_export.report.schema import Report
 from andrea_export.targets.protocol import Build, Step, Steps, Target

@@ -5,25 +5,23 @@ The cache itself is in cache.py.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from andrea_export.core.errors import PluginError
 from andrea_export.operators.cache import CmakeBuild, cached_build
+from andrea_export.operators.headers import tensorrt_headers
 from andrea_export.operators.host_gelu import HostGelu
-from andrea_export.operators.rows import plugin_source_dir
-from andrea_export.operators.sources import default_architectures, plugin_sources_sha256
+from andrea_export.operators.sources import default_architectures, plugin_source_dir, plugin_sources_sha256
 from andrea_export.operators.toolchain import (
+    CudaToolkit,
+    HostTools,
     compute_capabilities,
-    find_cmake,
     find_cuda_toolkit,
-    find_gxx,
-    find_ninja,
+    find_host_tools,
     toolkit_parts,
 )
 
@@ -62,59 +60,34 @@ def build_plugin_library(
     Raises: BackendUnavailable if a compiler is missing; PluginError if an architecture is unknown to it, the
     headers are not there, or the sources do not compile.
     """
-    gxx, cmake, ninja = find_gxx(), find_cmake(), find_ninja()
+    tools = find_host_tools()
     toolkit = find_cuda_toolkit(toolkit_root)
     wanted = default_architectures() if architectures is None else architectures
-    known = compute_capabilities(toolkit)
-    unknown = [name for name in wanted if known and name.split("-")[0] not in known]
-    if not wanted or unknown:
-        raise PluginError(
-            f"{toolkit.nvcc.path} ({toolkit.nvcc.version}) cannot compile for "
-            f"{', '.join(unknown) if unknown else 'an empty list of architectures'}; "
-            f"it knows {', '.join(sorted(known, key=_numeric))}",
-            hint="name architectures that this nvcc knows, or install a newer one: it serves older GPUs too",
-        )
-    headers = _tensorrt_headers(tensorrt_root)
-    sources = plugin_sources_sha256()
-    identity = {
-        "architectures": " ".join(wanted),
-        "cmake": cmake.version,
-        "host_compiler": gxx.version,
-        "library": "andrea_plugins",
-        "machine": platform.machine(),
-        "nvcc": toolkit.nvcc.version,
-        "sources_sha256": sources,
-        "tensorrt_headers": headers.identity,
-        "toolkit_parts": toolkit_parts(toolkit),
-    }
+    _check_architectures(toolkit, wanted)
+    headers = tensorrt_headers(tensorrt_root)
     definitions = {
-        "CMAKE_CXX_COMPILER": str(gxx.path),
         "CMAKE_CUDA_COMPILER": str(toolkit.nvcc.path),
-        "CMAKE_CUDA_HOST_COMPILER": str(gxx.path),
+        "CMAKE_CUDA_HOST_COMPILER": str(tools.gxx.path),
         "CMAKE_CUDA_ARCHITECTURES": ";".join(wanted),
         "TENSORRT_ROOT": "" if tensorrt_root is None else str(tensorrt_root.resolve()),
     }
     if toolkit.library_folder is not None:
         definitions["CMAKE_CUDA_FLAGS"] = f'-L"{toolkit.library_folder}"'
-    built = cached_build(
-        cache_dir,
-        CmakeBuild(
-            source_dir=plugin_source_dir(),
-            target="andrea_plugins",
-            cmake=cmake.path,
-            ninja=ninja.path,
-            definitions=definitions,
-            identity=identity,
-        ),
-        on_line=on_line,
-    )
+    identity = {
+        "architectures": " ".join(wanted),
+        "nvcc": toolkit.nvcc.version,
+        "tensorrt_headers": headers.identity,
+        "toolkit_parts": toolkit_parts(toolkit),
+    }
+    build = _cmake_build("andrea_plugins", tools, definitions=definitions, identity=identity)
+    built = cached_build(cache_dir, build, on_line=on_line)
     return PluginBuild(
         library=built.library,
         library_sha256=built.library_sha256,
         key=built.key,
-        sources_sha256=sources,
+        sources_sha256=build.identity["sources_sha256"],
         nvcc_version=toolkit.nvcc.version,
-        host_compiler=gxx.version,
+        host_compiler=tools.gxx.version,
         architectures=wanted,
         tensorrt_headers=headers.label,
         reused=built.reused,
@@ -126,59 +99,42 @@ def build_host_library(cache_dir: Path, *, on_line: Callable[[str], None] | None
 
     Raises: BackendUnavailable if g++, cmake or ninja is missing; PluginError if the sources do not compile.
     """
-    gxx, cmake, ninja = find_gxx(), find_cmake(), find_ninja()
-    built = cached_build(
-        cache_dir,
-        CmakeBuild(
-            source_dir=plugin_source_dir(),
-            target="andrea_gelu_host",
-            cmake=cmake.path,
-            ninja=ninja.path,
-            definitions={"ANDREA_HOST_ONLY": "ON", "CMAKE_CXX_COMPILER": str(gxx.path)},
-            identity={
-                "cmake": cmake.version,
-                "host_compiler": gxx.version,
-                "library": "andrea_gelu_host",
-                "machine": platform.machine(),
-                "sources_sha256": plugin_sources_sha256(),
-            },
-        ),
-        on_line=on_line,
+    definitions = {"ANDREA_HOST_ONLY": "ON"}
+    build = _cmake_build("andrea_gelu_host", find_host_tools(), definitions=definitions, identity={})
+    return HostGelu(cached_build(cache_dir, build, on_line=on_line).library)
+
+
+def _cmake_build(
+    target: str, tools: HostTools, *, definitions: Mapping[str, str], identity: Mapping[str, str]
+) -> CmakeBuild:
+    """The build of `target`: its own definitions and identity, and those that every build has."""
+    return CmakeBuild(
+        source_dir=plugin_source_dir(),
+        target=target,
+        cmake=tools.cmake.path,
+        ninja=tools.ninja.path,
+        definitions={"CMAKE_CXX_COMPILER": str(tools.gxx.path), **definitions},
+        identity={
+            "cmake": tools.cmake.version,
+            "host_compiler": tools.gxx.version,
+            "library": target,
+            "machine": platform.machine(),
+            "sources_sha256": plugin_sources_sha256(),
+            **identity,
+        },
     )
-    return HostGelu(built.library)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Headers:
-    label: str
-    identity: str
-
-
-def _tensorrt_headers(tensorrt_root: Path | None) -> _Headers:
-    """Which headers a build uses: for people (`label`), and for the cache's key (`identity`: their content)."""
-    if tensorrt_root is None:
-        return _Headers(label="abi", identity="abi")
-    candidates = [
-        tensorrt_root / "include",
-        tensorrt_root,
-        *sorted(tensorrt_root.glob("include/*-linux-gnu")),
-    ]
-    folder = next((path for path in candidates if (path / "NvInferRuntime.h").is_file()), None)
-    if folder is None:
+def _check_architectures(toolkit: CudaToolkit, wanted: tuple[str, ...]) -> None:
+    known = compute_capabilities(toolkit)
+    unknown = [name for name in wanted if known and name.split("-")[0] not in known]
+    if not wanted or unknown:
         raise PluginError(
-            f"{tensorrt_root}: expected TensorRT's headers, found no include/NvInferRuntime.h",
-            hint="name the folder of an unpacked TensorRT release, or leave TENSORRT_ROOT out",
+            f"{toolkit.nvcc.path} ({toolkit.nvcc.version}) cannot compile for "
+            f"{', '.join(unknown) if unknown else 'an empty list of architectures'}; "
+            f"it knows {', '.join(sorted(known, key=_numeric))}",
+            hint="name architectures that this nvcc knows, or install a newer one: it serves older GPUs too",
         )
-    digest = hashlib.sha256()
-    for header in sorted(folder.glob("NvInfer*.h")):
-        digest.update(header.read_bytes())
-    version_header = folder / "NvInferVersion.h"
-    text = version_header.read_text(errors="replace") if version_header.is_file() else ""
-    define = r"^#define (?:NV_TENSORRT|TRT)_(MAJOR|MINOR|PATCH)(?:_ENTERPRISE)? (\d+)"
-    numbers = dict(re.findall(define, text, re.MULTILINE))
-    version = ".".join(numbers.get(part, "?") for part in ("MAJOR", "MINOR", "PATCH"))
-    label = f"NVIDIA {version}"
-    return _Headers(label=label, identity=json.dumps([label, digest.hexdigest()]))
 
 
 def _numeric(architecture: str) -> tuple[int, str]:

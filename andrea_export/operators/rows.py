@@ -1,6 +1,6 @@
-"""The custom operator's row, read from ``plugins/gelu/op.json``: the one description for graph, plugin and tests.
+"""The custom operators' rows, read from ``plugins/*/op.json``: the one description for graph, plugin and tests.
 
-CMake turns the same file into the C++ header the plugin is compiled with, so the two sides cannot disagree.
+CMake turns the same files into the C++ rows that the plugin is compiled with, so the two sides cannot disagree.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
-from andrea_export.core.errors import PluginError
+from andrea_export.operators.sources import operator_folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +32,17 @@ class CustomOp:
         return f"{self.domain}::{self.op_type}"
 
 
-def plugin_source_dir() -> Path:
-    """The folder of the plugin's C++ sources: inside an installed wheel, or ``plugins/`` of a checkout.
+def custom_ops() -> dict[str, CustomOp]:
+    """The row of every custom operator by the name of its folder, in the order of the library's creators.
 
-    Raises: PluginError if this installation carries neither.
+    Raises: PluginError if this installation carries no plugin sources.
     """
-    here = Path(__file__).resolve().parents[1]
-    for folder in (here / "_plugin_sources", here.parent / "plugins"):
-        if (folder / "gelu" / "op.json").is_file():
-            return folder
-    raise PluginError(
-        f"the plugin's sources are not beside {here}",
-        hint="reinstall andrea-export from its wheel, or install the checkout with `pip install -e .`",
-    )
+    rows = {folder.name: json.loads((folder / "op.json").read_text()) for folder in operator_folders()}
+    lists = ("attributes", "storage_types")
+    return {name: CustomOp(**{**row, **{key: tuple(row[key]) for key in lists}}) for name, row in rows.items()}
 
 
 @functools.cache
 def andrea_gelu() -> CustomOp:
     """The row of ``com.andrea::AndreaGelu``, the tanh-form GELU."""
-    row = json.loads((plugin_source_dir() / "gelu" / "op.json").read_text())
-    return CustomOp(**{**row, "attributes": tuple(row["attributes"]), "storage_types": tuple(row["storage_types"])})
+    return custom_ops()["gelu"]

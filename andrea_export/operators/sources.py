@@ -1,4 +1,4 @@
-"""Which files make the plugin library, their content hash, and the default CUDA architectures."""
+"""The plugin's C++ sources: where they are, which files make the library, their content hash, the default GPUs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,34 @@ import hashlib
 import json
 from pathlib import Path
 
-from andrea_export.operators.rows import plugin_source_dir
+from andrea_export.core.errors import PluginError
 
 # What the compilers and CMake read. Prose, tests and a build folder left beside the sources make no library.
-_SOURCE_SUFFIXES = frozenset({".h", ".in", ".cpp", ".cu", ".cmake", ".json", ".map", ".txt"})
-_SOURCE_FOLDERS = ("abi", "cmake", "common", "gelu")
+_SOURCE_SUFFIXES = frozenset({".h", ".cuh", ".in", ".cpp", ".cu", ".cmake", ".json", ".map", ".txt"})
+_SHARED_FOLDERS = ("cmake", "common", "tensorrt")
+
+
+def plugin_source_dir() -> Path:
+    """The folder of the plugin's C++ sources: inside an installed wheel, or ``plugins/`` of a checkout.
+
+    Raises: PluginError if this installation carries neither.
+    """
+    here = Path(__file__).resolve().parents[1]
+    for folder in (here / "_plugin_sources", here.parent / "plugins"):
+        if (folder / "CMakeLists.txt").is_file():
+            return folder
+    raise PluginError(
+        f"the plugin's sources are not beside {here}",
+        hint="reinstall andrea-export from its wheel, or install the checkout with `pip install -e .`",
+    )
+
+
+def operator_folders() -> tuple[Path, ...]:
+    """The folder of each custom operator, sorted by name: a folder with an ``op.json`` is one, for CMake too.
+
+    Raises: PluginError if this installation carries no plugin sources.
+    """
+    return tuple(sorted(row.parent for row in plugin_source_dir().glob("*/op.json")))
 
 
 def plugin_source_files() -> tuple[Path, ...]:
@@ -20,8 +43,8 @@ def plugin_source_files() -> tuple[Path, ...]:
     """
     root = plugin_source_dir()
     candidates = [path for path in root.iterdir() if path.is_file()]
-    for folder in _SOURCE_FOLDERS:
-        candidates += [path for path in (root / folder).rglob("*") if path.is_file()]
+    for folder in (*(root / name for name in _SHARED_FOLDERS), *operator_folders()):
+        candidates += [path for path in folder.rglob("*") if path.is_file()]
     files = [path for path in candidates if path.suffix in _SOURCE_SUFFIXES]
     return tuple(sorted(files, key=lambda path: path.relative_to(root).as_posix()))
 

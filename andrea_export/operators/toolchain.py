@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,15 @@ class Tool:
     name: str
     path: Path
     version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTools:
+    """What every build needs."""
+
+    gxx: Tool
+    cmake: Tool
+    ninja: Tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,11 @@ def find_ninja() -> Tool:
     return _find("ninja", _environment_script("ninja"), hint=PLUGIN_EXTRA)
 
 
+def find_host_tools() -> HostTools:
+    """The C++ compiler, CMake and Ninja. Raises: BackendUnavailable for the first that is missing."""
+    return HostTools(gxx=find_gxx(), cmake=find_cmake(), ninja=find_ninja())
+
+
 def find_cuda_toolkit(toolkit_root: Path | None = None) -> CudaToolkit:
     """The CUDA compiler: of the PyPI wheels, else of `toolkit_root`, else on PATH, else of /usr/local/cuda.
 
@@ -96,31 +111,21 @@ def find_cuda_toolkit(toolkit_root: Path | None = None) -> CudaToolkit:
 
 def compiler_status(*, toolkit_root: Path | None = None) -> tuple[ToolStatus, ...]:
     """One row for each tool a plugin build needs, found or not; never raises for a missing one."""
-    rows = []
-    for name, needed_for, find in (
-        ("g++", "the plugin library and the plugin's maths on the host", find_gxx),
-        ("cmake", "the plugin library and the plugin's maths on the host", find_cmake),
-        ("ninja", "the plugin library and the plugin's maths on the host", find_ninja),
-        ("nvcc", "the plugin library", lambda: find_cuda_toolkit(toolkit_root).nvcc),
-    ):
-        try:
-            tool = find()
-        except BackendUnavailable as missing:
-            rows.append(
-                ToolStatus(name=name, found=False, path=None, version=None, needed_for=needed_for, hint=missing.hint)
-            )
-        else:
-            rows.append(
-                ToolStatus(
-                    name=name,
-                    found=True,
-                    path=tool.path,
-                    version=tool.version,
-                    needed_for=needed_for,
-                    hint=None,
-                )
-            )
-    return tuple(rows)
+    both = "the plugin library and the plugin's maths on the host"
+    return (
+        _status("g++", both, find_gxx),
+        _status("cmake", both, find_cmake),
+        _status("ninja", both, find_ninja),
+        _status("nvcc", "the plugin library", lambda: find_cuda_toolkit(toolkit_root).nvcc),
+    )
+
+
+def _status(name: str, needed_for: str, find: Callable[[], Tool]) -> ToolStatus:
+    try:
+        tool = find()
+    except BackendUnavailable as missing:
+        return ToolStatus(name=name, found=False, path=None, version=None, needed_for=needed_for, hint=missing.hint)
+    return ToolStatus(name=name, found=True, path=tool.path, version=tool.version, needed_for=needed_for, hint=None)
 
 
 def compute_capabilities(toolkit: CudaToolkit) -> frozenset[str]:

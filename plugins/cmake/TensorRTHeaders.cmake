@@ -4,7 +4,6 @@
 # for would be a silent fallback.
 function(andrea_use_tensorrt_headers target)
   if(NOT TENSORRT_ROOT)
-    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/abi")
     return()
   endif()
   foreach(folder "${TENSORRT_ROOT}/include" "${TENSORRT_ROOT}"

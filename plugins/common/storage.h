@@ -102,8 +102,9 @@ ANDREA_HOST_DEVICE std::uint32_t bf16_pair_from_floats(float first, float second
 #endif
 }
 
-// The three storage types as kernels see them: an element's bits, and how many of them a 32-bit word holds.
+// The three storage types as kernels see them: their enumerator, an element's bits, and how many of them a 32-bit word holds.
 struct Fp32 {
+  static constexpr StorageType kType = StorageType::kFp32;
   using Bits = std::uint32_t;
   static constexpr int kElementsPerWord = 1;
   static ANDREA_HOST_DEVICE float load(Bits bits) { return ieee::float_from_bits(bits); }
@@ -111,6 +112,7 @@ struct Fp32 {
 };
 
 struct Fp16 {
+  static constexpr StorageType kType = StorageType::kFp16;
   using Bits = std::uint16_t;
   static constexpr int kElementsPerWord = 2;
   static ANDREA_HOST_DEVICE float load(Bits bits) { return float_from_fp16(bits); }
@@ -122,6 +124,7 @@ struct Fp16 {
 };
 
 struct Bf16 {
+  static constexpr StorageType kType = StorageType::kBf16;
   using Bits = std::uint16_t;
   static constexpr int kElementsPerWord = 2;
   static ANDREA_HOST_DEVICE float load(Bits bits) { return float_from_bf16(bits); }

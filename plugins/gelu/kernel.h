@@ -1,4 +1,4 @@
-// The launcher of the GELU kernel. Knows CUDA, knows nothing of TensorRT.
+// The launcher of the GELU kernel.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,7 @@
 
 namespace andrea::gelu {
 
-// Enqueues GELU of `count` elements of `type` on `stream`, in one launch; nothing at all for count 0. The arrays may be
-// at any address their element type allows, and may be the same array; they must not overlap otherwise.
-//
-// Returns the launch's error. Allocates nothing and asks the device nothing: `limits` says what there is to know.
+// GELU of each element, in fp32, fp16 or bf16; called as an ElementwiseLauncher is (common/elementwise_launcher.h).
 cudaError_t launch_gelu(StorageType type, void const* input, void* output, std::int64_t count,
                         DeviceLimits const& limits, cudaStream_t stream) noexcept;
 

@@ -55,8 +55,8 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeluKernel:
-    """A kernel of the plugin, with the storage type and packs per thread its name carries."""
+class ElementwiseKernel:
+    """A kernel of an operator, with the storage type and packs per thread that its name carries."""
 
     kernel: Kernel
     storage: str
@@ -119,13 +119,14 @@ def read_kernels(cuobjdump: Path, binary: Path) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
-def gelu_kernels(kernels: tuple[Kernel, ...]) -> tuple[GeluKernel, ...]:
-    """The plugin's GELU kernels among them."""
+def operator_kernels(kernels: tuple[Kernel, ...], operator: str) -> tuple[ElementwiseKernel, ...]:
+    """The kernels among them that have the maths of `operator`, the name of its folder."""
+    mangled = rf"elementwise_kernelINS_{len(operator)}{operator}\d\w*MathsINS_\d(Fp32|Fp16|Bf16)E\w*?_Li(\d+)E"
     found = []
     for kernel in kernels:
-        match = re.search(r"gelu_kernelINS_\d(Fp32|Fp16|Bf16)ELi(\d+)E", kernel.symbol)
+        match = re.search(mangled, kernel.symbol)
         if match:
-            found.append(GeluKernel(kernel=kernel, storage=match.group(1), packs=int(match.group(2))))
+            found.append(ElementwiseKernel(kernel=kernel, storage=match.group(1), packs=int(match.group(2))))
     return tuple(found)
 
 

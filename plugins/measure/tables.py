@@ -20,9 +20,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from sass import Kernel, find_cuobjdump, gelu_kernels, pipes, read_kernels, read_usage
+from sass import Kernel, find_cuobjdump, operator_kernels, pipes, read_kernels, read_usage
 
-from andrea_export.operators import HostGelu, build_host_library, build_plugin_library
+from andrea_export.operators.build import build_host_library, build_plugin_library
+from andrea_export.operators.host_gelu import HostGelu
 from andrea_export.operators.toolchain import find_cuda_toolkit
 
 PLUGINS = Path(__file__).resolve().parents[1]
@@ -283,7 +284,7 @@ def kernel_table(library: Path) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     found = sorted(
-        gelu_kernels(read_kernels(cuobjdump, library)),
+        operator_kernels(read_kernels(cuobjdump, library), "gelu"),
         key=lambda one: (
             ("Fp32", "Fp16", "Bf16").index(one.storage),
             int(one.kernel.architecture.removeprefix("sm_")),
@@ -333,7 +334,7 @@ def floor_table(library: Path) -> str:
     """The time an element takes at the least, by what limits it, as a share of the time its bytes take."""
     cuobjdump = find_cuobjdump()
     assert cuobjdump is not None, "pip install 'andrea-export[dev]'"
-    kernels = gelu_kernels(read_kernels(cuobjdump, library))
+    kernels = operator_kernels(read_kernels(cuobjdump, library), "gelu")
     lines = [
         "| GPU | type | bytes over bandwidth, ps per element | issue slots | fp32 pipe | MUFU |",
         "|---|---|---|---|---|---|",

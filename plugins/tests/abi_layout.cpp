@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdio>
 
-#include "common/tensorrt.h"
+#include "tensorrt/tensorrt.h"
 
 #define SIZE(type) std::printf("sizeof " #type " %zu align %zu\n", sizeof(nvinfer1::type), alignof(nvinfer1::type))
 #define OFFSET(type, member) std::printf("offset " #type "." #member " %zu\n", offsetof(nvinfer1::type, member))

@@ -11,7 +11,7 @@
 
 #include "gelu/kernel.h"
 #include "gelu/math.h"
-#include "gelu/params.h"
+#include "common/elementwise_grid.h"
 #include "tests/checks.h"
 
 namespace andrea::tests {
@@ -142,7 +142,7 @@ void check_lengths(Checks& checks)
 {
   // One multiprocessor with room for one block walks its 8 blocks many times; 132 is one wave of an H100.
   DeviceLimits const devices[] = {{1, 256}, {3, 1536}, {132, 2048}};
-  constexpr std::int64_t kPerPack = gelu::kPackBytes / static_cast<std::int64_t>(sizeof(typename Storage::Bits));
+  constexpr std::int64_t kPerPack = kPackBytes / static_cast<std::int64_t>(sizeof(typename Storage::Bits));
   for (DeviceLimits const& limits : devices) {
     for (std::int64_t const count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 255, 256, 257, 1023, 4099}) {
       for (std::int64_t offset = 0; offset <= kPerPack; ++offset) {
@@ -153,7 +153,7 @@ void check_lengths(Checks& checks)
     }
   }
   // Long enough for the two-pack kernel, with a partial last tile, and for many rounds of its grid.
-  std::int64_t const tile = kPerPack * gelu::kThreadsPerBlock * gelu::kPacksLong;
+  std::int64_t const tile = kPerPack * kThreadsPerBlock * kPacksLong;
   for (std::int64_t const count : {tile - 1, tile, tile + 1, 3 * tile + 5 * kPerPack + 3, 20 * tile + 1}) {
     check_array<Storage>(checks, count, 0, 0, devices[0]);
     check_array<Storage>(checks, count, 1, 1, devices[0]);
@@ -222,8 +222,8 @@ void check_huge(Checks& checks)
   using Bits = typename Storage::Bits;
   constexpr std::int64_t kTwoTo31 = 0x80000000;
   constexpr std::int64_t kCount = kTwoTo31 + 5;
-  constexpr std::int64_t kPerPack = gelu::kPackBytes / static_cast<std::int64_t>(sizeof(Bits));
-  constexpr std::int64_t kTile = kPerPack * gelu::kThreadsPerBlock * gelu::kPacksLong;
+  constexpr std::int64_t kPerPack = kPackBytes / static_cast<std::int64_t>(sizeof(Bits));
+  constexpr std::int64_t kTile = kPerPack * kThreadsPerBlock * kPacksLong;
   constexpr std::int64_t kLastTile = (kCount / kPerPack * kPerPack - 1) / kTile;
   DeviceLimits const limits{132, 2048};
   std::string const name = std::string(Reference<Storage>::kName) + " 2^31 + 5: ";
@@ -234,9 +234,9 @@ void check_huge(Checks& checks)
   if (input == nullptr || output == nullptr) {
     return;
   }
-  gelu::Split const split = gelu::split_from_addresses(
+  Split const split = split_from_addresses(
       reinterpret_cast<std::uintptr_t>(input), reinterpret_cast<std::uintptr_t>(output), kCount, sizeof(Bits));
-  std::int64_t const num_blocks = gelu::grid_from_split(split, 132, 2048).num_blocks;
+  std::int64_t const num_blocks = grid_from_split(split, 132, 2048).num_blocks;
   std::int64_t const tiles[] = {0, 1, kTwoTo31 / kTile - 1, kLastTile};
   auto const each_element = [&](std::int64_t tile, auto&& visit) {
     for (std::int64_t i = tile * kTile; i < (tile + 1) * kTile && i < kCount / kPerPack * kPerPack; ++i) {

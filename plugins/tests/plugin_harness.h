@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/tensorrt.h"
+#include "tensorrt/tensorrt.h"
 
 namespace andrea::tests {
 

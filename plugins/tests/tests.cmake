@@ -10,18 +10,22 @@ if(ANDREA_SANITIZE)
   target_link_options(andrea_test_options INTERFACE -fsanitize=address,undefined)
 endif()
 
-# kernel.cu is C++ here. A copy of its name, because a source's language is one for the whole folder.
-set(kernel_for_cpu "${PROJECT_BINARY_DIR}/generated/kernel_cpu.cpp")
-file(GENERATE OUTPUT "${kernel_for_cpu}" CONTENT "#include \"gelu/kernel.cu\"\n")
+# A kernel.cu is C++ here, through a file of another name, because a source's language is one for the whole folder.
+set(kernels_for_cpu "")
+foreach(operator IN LISTS operators)
+  set(kernel_for_cpu "${PROJECT_BINARY_DIR}/generated/${operator}_kernel_cpu.cpp")
+  file(GENERATE OUTPUT "${kernel_for_cpu}" CONTENT "#include \"${operator}/kernel.cu\"\n")
+  list(APPEND kernels_for_cpu "${kernel_for_cpu}")
+endforeach()
 
-# The plugin, its kernel running on the CPU grid.
+# The plugin, its kernels running on the CPU grid.
 add_library(andrea_plugins_cpu SHARED EXCLUDE_FROM_ALL
-  common/creators.cpp common/elementwise_plugin.cpp gelu/plugin.cpp "${kernel_for_cpu}")
+  tensorrt/creators.cpp tensorrt/elementwise_plugin.cpp ${kernels_for_cpu})
 target_link_libraries(andrea_plugins_cpu PRIVATE andrea_test_options)
-target_include_directories(andrea_plugins_cpu PRIVATE "${PROJECT_BINARY_DIR}/generated" abi)
+target_include_directories(andrea_plugins_cpu PRIVATE "${PROJECT_BINARY_DIR}/generated")
 target_compile_options(andrea_plugins_cpu PRIVATE -Wno-unknown-pragmas)
 
-add_executable(andrea_kernel_checks EXCLUDE_FROM_ALL tests/kernel_checks.cpp "${kernel_for_cpu}")
+add_executable(andrea_kernel_checks EXCLUDE_FROM_ALL tests/kernel_checks.cpp ${kernels_for_cpu})
 target_link_libraries(andrea_kernel_checks PRIVATE andrea_test_options)
 target_compile_options(andrea_kernel_checks PRIVATE -Wno-unknown-pragmas)
 

@@ -116,7 +116,7 @@ class PluginOnTensors:
         """Loads the library. Raises: RuntimeError with the harness's reason."""
         self._library = ctypes.CDLL(str(built.harness))
         self._library.andrea_harness_open.restype = ctypes.c_void_p
-        self._library.andrea_harness_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64]
+        self._library.andrea_harness_open.argtypes = [*[ctypes.c_char_p] * 3, ctypes.c_int64]
         self._library.andrea_harness_run.restype = ctypes.c_int32
         self._library.andrea_harness_run.argtypes = [
             *(ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64), ctypes.c_int32),
@@ -124,7 +124,9 @@ class PluginOnTensors:
         ]
         self._library.andrea_harness_close.argtypes = [ctypes.c_void_p]
         reason = ctypes.create_string_buffer(512)
-        self._session = self._library.andrea_harness_open(str(built.plugin).encode(), reason, len(reason))
+        self._session = self._library.andrea_harness_open(
+            str(built.plugin).encode(), b"AndreaGelu", reason, len(reason)
+        )
         if not self._session:
             raise RuntimeError(reason.value.decode(errors="replace"))
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from gpu_parts import REPOSITORY, Built, NotAvailable, PartResult, gpu_architecture
 
 from andrea_export.core.errors import BackendUnavailable
-from andrea_export.operators import build_plugin_library, check_library
+from andrea_export.operators.build import build_plugin_library
+from andrea_export.operators.creators import check_library
 from andrea_export.operators.toolchain import find_cmake, find_cuda_toolkit, find_gxx, find_ninja
 
 

@@ -44,14 +44,13 @@ def test_type_information_is_shipped(wheel: Path) -> None:
 
 def test_the_plugins_sources_are_shipped(wheel: Path) -> None:
     """Every file that the library's content hash is taken from, under the name it has in the checkout."""
-    from andrea_export.operators.rows import plugin_source_dir
-    from andrea_export.operators.sources import plugin_source_files
+    from andrea_export.operators.sources import plugin_source_dir, plugin_source_files
 
     shipped = {
         name.removeprefix("andrea_export/_plugin_sources/") for name in names(wheel) if "_plugin_sources/" in name
     }
     wanted = {path.relative_to(plugin_source_dir()).as_posix() for path in plugin_source_files()}
-    assert {"CMakeLists.txt", "gelu/op.json", "gelu/kernel.cu", "abi/tensorrt_plugin_abi.h"} <= wanted
+    assert {"CMakeLists.txt", "gelu/op.json", "gelu/kernel.cu", "tensorrt/abi/tensorrt_plugin_abi.h"} <= wanted
     assert wanted <= shipped
     prose = {name for name in shipped - wanted if name.endswith(".md")}
     assert shipped - wanted == prose
@@ -64,8 +63,8 @@ def test_the_plugins_maths_is_built_from_the_wheels_own_sources(wheel: Path, tmp
         archive.extractall(tmp_path / "site")
     program = (
         "import sys; from pathlib import Path; import andrea_export; "
-        "from andrea_export.operators.rows import plugin_source_dir; from andrea_export.operators import "
-        "build_host_library, plugin_sources_sha256; "
+        "from andrea_export.operators.sources import plugin_source_dir, plugin_sources_sha256; "
+        "from andrea_export.operators.build import build_host_library; "
         "site = Path(sys.argv[1]); assert site in Path(andrea_export.__file__).parents, andrea_export.__file__; "
         "assert site in plugin_source_dir().parents, plugin_source_dir(); "
         "build_host_library(Path(sys.argv[2])); print(plugin_sources_sha256())"
@@ -81,7 +80,7 @@ def test_the_plugins_maths_is_built_from_the_wheels_own_sources(wheel: Path, tmp
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    from andrea_export.operators import plugin_sources_sha256
+    from andrea_export.operators.sources import plugin_sources_sha256
 
     assert done.stdout.strip() == plugin_sources_sha256()
 

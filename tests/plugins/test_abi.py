@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.operators import build_plugin_library, check_library
+from andrea_export.operators.build import build_plugin_library
+from andrea_export.operators.creators import check_library
 from andrea_export.operators.rows import andrea_gelu
 from andrea_export.operators.toolchain import find_cuda_toolkit
-from conftest import REPOSITORY
+from support.plugin_builds import PLUGINS
 
-PLUGINS = REPOSITORY / "plugins"
 HEADER_FOLDERS = [Path(folder) for folder in os.environ.get("TENSORRT_HEADERS", "").split(":") if folder]
 CLASSES = ("andrea::ElementwisePlugin", "andrea::ElementwiseCreator")
 
@@ -31,7 +31,7 @@ nvidia_headers = pytest.mark.parametrize(
 
 def include_options(root: Path | None) -> list[str]:
     if root is None:
-        return ["-I", str(PLUGINS / "abi")]
+        return []
     folder = root / "include" if (root / "include" / "NvInferRuntime.h").is_file() else root
     return ["-DANDREA_USE_NVIDIA_HEADERS=1", "-isystem", str(folder)]
 
@@ -45,7 +45,7 @@ def compile_command(root: Path | None) -> list[str]:
 def class_layouts(root: Path | None, folder: Path) -> dict[str, str]:
     """Vtables, sizes and base offsets of the plugin's classes, as g++ lays them out; addresses of its own left out."""
     dump = folder / "classes.txt"
-    source = PLUGINS / "common" / "elementwise_plugin.cpp"
+    source = PLUGINS / "tensorrt" / "elementwise_plugin.cpp"
     command = [*compile_command(root), "-fsyntax-only", f"-fdump-lang-class={dump}", str(source)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     blocks = dump.read_text().split("\n\n")

@@ -12,9 +12,7 @@ import pytest
 
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.operators.toolchain import find_cuda_toolkit
-from conftest import REPOSITORY
-
-PLUGINS = REPOSITORY / "plugins"
+from support.plugin_builds import PLUGINS
 
 
 def sources(*patterns: str) -> list[str]:
@@ -22,7 +20,7 @@ def sources(*patterns: str) -> list[str]:
 
 
 # What g++ compiles for the CPU grid, kernels included; and every kernel file as CUDA.
-AS_CPP = sources("common/*.cpp", "gelu/*.cpp", "gelu/*.cu", "tests/*.cpp")
+AS_CPP = sources("tensorrt/*.cpp", "gelu/*.cpp", "gelu/*.cu", "tests/*.cpp")
 AS_CUDA = sources("**/*.cu")
 
 
@@ -49,7 +47,7 @@ def all_findings(clang_tidy: str, files: list[str], options: list[str]) -> list[
 
 
 def cpp_options(generated: Path) -> list[str]:
-    return ["-x", "c++", "-DANDREA_CPU_GRID=1", f"-I{PLUGINS / 'abi'}", f"-I{generated}"]
+    return ["-x", "c++", "-DANDREA_CPU_GRID=1", f"-I{generated}"]
 
 
 def cuda_options(folder: Path) -> list[str]:
@@ -75,7 +73,7 @@ def test_every_cuda_file_is_clean_as_cuda(clang_tidy: str, tmp_path: Path) -> No
     assert all_findings(clang_tidy, AS_CUDA, cuda_options(tmp_path)) == [""] * len(AS_CUDA)
 
 
-@pytest.mark.parametrize("source", ["common/creators.cpp", "tests/launch_c.cu"])
+@pytest.mark.parametrize("source", ["tensorrt/creators.cpp", "tests/launch_c.cu"])
 def test_a_finding_in_a_header_is_seen(clang_tidy: str, tmp_path: Path, source: str) -> None:
     header = tmp_path / "plugins" / "common" / "planted.h"
     header.parent.mkdir(parents=True)

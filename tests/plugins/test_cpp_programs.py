@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.operators import PluginBuild
+from andrea_export.operators.build import PluginBuild
 from andrea_export.operators.rows import andrea_gelu
-from conftest import REPOSITORY, build_programs
+from support.plugin_builds import PLUGIN_ON_CPU, PLUGINS, build_programs
 
 
 def run_checks(*command: str | Path) -> int:
@@ -50,7 +50,7 @@ def contract(programs: Path, library: Path, mode: str) -> int:
 
 def test_contract_of_the_plugin_over_the_cpu_grid(programs: Path) -> None:
     """From creator to computed result, through the ABI alone."""
-    assert contract(programs, programs / "libandrea_plugins_cpu.so", "cpu") > 1000
+    assert contract(programs, programs / PLUGIN_ON_CPU, "cpu") > 1000
 
 
 def test_contract_of_the_library_that_ships(cpp_programs: Path, plugin_build: PluginBuild) -> None:
@@ -62,8 +62,8 @@ def test_contract_of_the_library_that_ships(cpp_programs: Path, plugin_build: Pl
 
 def test_a_call_that_asks_or_allocates_is_seen(cpp_programs: Path, tmp_path: Path) -> None:
     """The same checks over an enqueue that does both once a call."""
-    sources = shutil.copytree(REPOSITORY / "plugins", tmp_path / "sources")
-    plugin = sources / "common" / "elementwise_plugin.cpp"
+    sources = shutil.copytree(PLUGINS, tmp_path / "sources")
+    plugin = sources / "tensorrt" / "elementwise_plugin.cpp"
     code = plugin.read_text()
     launch = "  return static_cast<Status>(op_->launch("
     assert code.count(launch) == 1
@@ -74,7 +74,7 @@ def test_a_call_that_asks_or_allocates_is_seen(cpp_programs: Path, tmp_path: Pat
     )
     code = code.replace(launch, planted + launch).replace("#include <new>", "#include <cstdlib>\n#include <new>")
     plugin.write_text(code)
-    library = build_programs(sources, tmp_path / "build", "andrea_plugins_cpu") / "libandrea_plugins_cpu.so"
+    library = build_programs(sources, tmp_path / "build", "andrea_plugins_cpu") / PLUGIN_ON_CPU
     op = andrea_gelu()
     command = [cpp_programs / "andrea_contract_checks", library, op.op_type, op.plugin_version, op.plugin_namespace]
     finished = subprocess.run([*map(str, command), "cpu"], capture_output=True, text=True, check=False)
@@ -88,7 +88,7 @@ def test_a_library_that_breaks_the_contract_is_seen(cpp_programs: Path) -> None:
     """The checks can fail: asked for another version, the same library does not pass."""
     command = [
         str(cpp_programs / "andrea_contract_checks"),
-        str(cpp_programs / "libandrea_plugins_cpu.so"),
+        str(cpp_programs / PLUGIN_ON_CPU),
         *("AndreaGelu", "2", "com.andrea", "cpu"),
     ]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.operators import PluginBuild, build_plugin_library
+from andrea_export.operators.build import PluginBuild, build_plugin_library
 
 # The newest C++ runtime symbols the library may ask for: those of GCC 5 (2015), older than any supported TensorRT.
 NEWEST = {"GLIBCXX": (3, 4, 21), "CXXABI": (1, 3, 9), "GCC": (3, 0)}

@@ -12,9 +12,9 @@ from types import ModuleType
 import pytest
 
 from andrea_export.core.errors import BackendUnavailable
-from andrea_export.operators import PluginBuild
+from andrea_export.operators.build import PluginBuild
 from andrea_export.operators.toolchain import find_cuda_toolkit
-from conftest import REPOSITORY
+from support.plugin_builds import PLUGINS
 
 # The two-pack loop's executed instructions per element: what was counted with nvcc 13.0, plus one, so that a compiler
 # of another version may reorder but not add work. The floors in plugins/gelu/README.md follow from these.
@@ -25,7 +25,7 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_120")
 
 def load(name: str) -> ModuleType:
     """A module of plugins/measure."""
-    path = REPOSITORY / "plugins" / "measure" / f"{name}.py"
+    path = PLUGINS / "measure" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -49,7 +49,7 @@ def cuobjdump() -> Path:
 
 @pytest.fixture(scope="module")
 def kernels(cuobjdump: Path, plugin_build: PluginBuild) -> list:
-    return list(sass.gelu_kernels(sass.read_kernels(cuobjdump, plugin_build.library)))
+    return list(sass.operator_kernels(sass.read_kernels(cuobjdump, plugin_build.library), "gelu"))
 
 
 def test_every_architecture_has_every_kernel_and_sm_90_its_ptx(
@@ -99,9 +99,8 @@ def test_the_launcher_can_only_launch(tmp_path: Path) -> None:
         toolkit = find_cuda_toolkit()
     except BackendUnavailable as missing:
         pytest.skip(f"{missing} ({missing.hint})")
-    plugins = REPOSITORY / "plugins"
-    compile_ = [str(toolkit.nvcc.path), "-std=c++17", "-arch=sm_90", "-I", str(plugins), "-c", "-o", "kernel.o"]
-    subprocess.run([*compile_, str(plugins / "gelu" / "kernel.cu")], cwd=tmp_path, check=True, capture_output=True)
+    compile_ = [str(toolkit.nvcc.path), "-std=c++17", "-arch=sm_90", "-I", str(PLUGINS), "-c", "-o", "kernel.o"]
+    subprocess.run([*compile_, str(PLUGINS / "gelu" / "kernel.cu")], cwd=tmp_path, check=True, capture_output=True)
     if shutil.which("nm") is None:
         pytest.skip("nm (binutils) is not here")
     undefined = subprocess.run(
@@ -143,8 +142,8 @@ def test_the_readme_states_what_was_counted(plugin_build: PluginBuild, cuobjdump
         "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import tables; library = pathlib.Path(sys.argv[2]); "
         "sys.stdout.write(tables.kernel_table(library) + '\\f' + tables.floor_table(library))"
     )
-    command = [sys.executable, "-c", code, str(REPOSITORY / "plugins" / "measure"), str(plugin_build.library)]
+    command = [sys.executable, "-c", code, str(PLUGINS / "measure"), str(plugin_build.library)]
     tables = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\f")
-    readme = (REPOSITORY / "plugins" / "gelu" / "README.md").read_text()
+    readme = (PLUGINS / "gelu" / "README.md").read_text()
     for table in tables:
         assert table in readme, "regenerate with: python plugins/measure/tables.py --write"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from andrea_export.operators import PluginBuild
+from andrea_export.operators.build import PluginBuild
 from andrea_export.operators.rows import andrea_gelu
 
 pytestmark = pytest.mark.skipif(

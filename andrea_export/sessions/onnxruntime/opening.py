@@ -197,7 +197,7 @@ def bytes_for_tensorrt(model: Path) -> bytes:
 
 def _checked_plugin(library: Path) -> str:
     """The library's path, its creator looked at first: onnxruntime only warns where a library cannot be loaded."""
-    from andrea_export.operators import check_library
+    from andrea_export.operators.creators import check_library
     from andrea_export.operators.rows import andrea_gelu
 
     if not library.is_file():

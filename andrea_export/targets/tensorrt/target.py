@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import PRECISIONS, EnginePrecision
-from andrea_export.operators import PluginBuild, build_plugin_library, check_library, compiler_status
+from andrea_export.operators.build import PluginBuild, build_plugin_library
+from andrea_export.operators.creators import check_library
 from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.toolchain import compiler_status
 from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL

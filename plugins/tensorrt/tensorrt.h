@@ -4,5 +4,5 @@
 #if defined(ANDREA_USE_NVIDIA_HEADERS)
 #include <NvInferRuntime.h>
 #else
-#include "tensorrt_plugin_abi.h"
+#include "tensorrt/abi/tensorrt_plugin_abi.h"
 #endif

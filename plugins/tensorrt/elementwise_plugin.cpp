@@ -1,4 +1,4 @@
-#include "common/elementwise_plugin.h"
+#include "tensorrt/elementwise_plugin.h"
 
 #include <new>
 

@@ -1,11 +1,11 @@
-// How an array of GELUs is laid over a grid. Plain arithmetic, shared by the launcher, the kernel and the tests.
+// How an array is laid over a grid. Plain arithmetic, shared by the launcher, the kernel and the tests.
 #pragma once
 
 #include <cstdint>
 
 #include "common/host_device.h"
 
-// The numbers a GPU's timings may speak against. Defined from outside only to time others (tests/gpu/part_variants.py).
+// The numbers that timings on a GPU may contradict. Defined from outside only to time others (tests/gpu/part_variants.py).
 #if !defined(ANDREA_MIN_BLOCKS_PER_MULTIPROCESSOR)
 #define ANDREA_MIN_BLOCKS_PER_MULTIPROCESSOR 6
 #endif
@@ -16,7 +16,7 @@
 #define ANDREA_MAX_WAVES 8
 #endif
 
-namespace andrea::gelu {
+namespace andrea {
 
 inline constexpr std::int32_t kThreadsPerBlock = 256;
 inline constexpr std::int32_t kPackBytes = 16;  // one load or store instruction of a thread
@@ -80,4 +80,4 @@ inline Grid grid_from_split(Split const& split, std::int32_t num_multiprocessors
   return Grid{static_cast<std::int32_t>(blocks > 1 ? blocks : 1), static_cast<std::int32_t>(packs_per_thread)};
 }
 
-}  // namespace andrea::gelu
+}  // namespace andrea

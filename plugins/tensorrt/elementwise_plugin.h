@@ -6,20 +6,19 @@
 #include <cstdint>
 
 #include "common/cuda_api.h"
-#include "common/status.h"
+#include "common/elementwise_launcher.h"
 #include "common/storage.h"
-#include "common/tensorrt.h"
+#include "tensorrt/status.h"
+#include "tensorrt/tensorrt.h"
 
 namespace andrea {
 
-using ElementwiseLauncher = cudaError_t (*)(StorageType type, void const* input, void* output, std::int64_t count,
-                                            DeviceLimits const& limits, cudaStream_t stream) noexcept;
-
+// An operator's row: its op.json, as CMake writes it into andrea_operators.h, and its launcher.
 struct ElementwiseOp {
   char const* name;
   char const* version;
   char const* plugin_namespace;
-  StorageType const* storage_types;
+  StorageType storage_types[3];
   std::int32_t num_storage_types;
   ElementwiseLauncher launch;
 };

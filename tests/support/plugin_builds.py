@@ -1,0 +1,77 @@
+"""Fixtures of everything that uses the plugin's code: each library and program is compiled once a run.
+
+Compiled anew in the run's temporary folder, never in the checkout: a run says that these sources compile with these
+compilers, whatever ran before it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from andrea_export.core.errors import BackendUnavailable
+from andrea_export.operators.build import PluginBuild, build_host_library, build_plugin_library
+from andrea_export.operators.host_gelu import HostGelu
+from andrea_export.operators.toolchain import find_cmake, find_ninja
+from support.made_once import MadeOnce
+from support.paths import ROOT
+
+PLUGINS = ROOT / "plugins"
+PLUGIN_ON_CPU = "libandrea_plugins_cpu.so"
+
+
+@pytest.fixture(scope="session")
+def plugin_build(cache_dir: Path) -> PluginBuild:
+    """The library users get, compiled in this session."""
+    try:
+        return build_plugin_library(cache_dir)
+    except BackendUnavailable as missing:
+        pytest.skip(f"{missing} ({missing.hint})")
+
+
+@pytest.fixture(scope="session")
+def host_gelu(cache_dir: Path) -> HostGelu:
+    """The plugin's maths on this machine's CPU."""
+    return build_host_library(cache_dir)
+
+
+def build_programs(sources: Path, folder: Path, *targets: str, sanitize: bool = False) -> Path:
+    """`folder` with what the targets make of the sources, compiled by g++ alone, where a warning is an error."""
+    cmake = str(find_cmake().path)
+    configure = [cmake, "-S", str(sources), "-B", str(folder), "-G", "Ninja"]
+    build = [cmake, "--build", str(folder), "--target", *targets, "-j", "2"]
+    options = [
+        f"-DCMAKE_MAKE_PROGRAM={find_ninja().path}",
+        "-DANDREA_HOST_ONLY=ON",
+        "-DANDREA_BUILD_TESTS=ON",
+        "-DANDREA_WARNINGS_AS_ERRORS=ON",
+        f"-DANDREA_SANITIZE={'ON' if sanitize else 'OFF'}",
+    ]
+    for command in ([*configure, *options], build):
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cpp_programs(made_once: MadeOnce) -> Path:
+    """The folder of the C++ test programs and of the plugin over the CPU grid."""
+    return made_once("plugin-programs", lambda folder: build_programs(PLUGINS, folder, "andrea_tests"))
+
+
+@pytest.fixture(scope="session")
+def sanitized_programs(made_once: MadeOnce) -> Path:
+    """The same under the address and undefined-behaviour sanitizers."""
+    return made_once(
+        "sanitized-programs", lambda folder: build_programs(PLUGINS, folder, "andrea_tests", sanitize=True)
+    )
+
+
+def compile_library(folder: Path, source: str) -> Path:
+    """A shared library of a few lines of C++, which stand for somebody else's."""
+    library = folder / "libforeign.so"
+    command = ["g++", "-shared", "-fPIC", "-o", str(library), "-x", "c++", "-"]
+    subprocess.run(command, input=source, text=True, check=True)
+    return library
