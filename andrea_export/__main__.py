@@ -5,7 +5,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The command line. A Ctrl-C while its modules are still imported is no traceback either."""
+    """The command line. A Ctrl-C while its modules are still imported does not end in a traceback either."""
     try:
         from andrea_export.cli import main as run
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""How large onnxruntime's error is beside torch's own: the figures behind K in ``andrea_export/judge.py``.
+"""How large onnxruntime's error is beside torch's own: the figures behind K in ``andrea_export/judge/budget.py``.
 
     python scripts/measure_budget_ratio.py [--presets andrea-tiny,andrea-12m,andrea-120m] [--seeds 3]
 

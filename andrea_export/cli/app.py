@@ -197,7 +197,7 @@ def _refuse_words(arguments: Sequence[str]) -> None:
     """An empty argument is an unset shell variable; as a path it would mean the working directory. And a path that is
     no UTF-8 would stop a build half way, in the first library that does not take it; inspect needs none of those."""
     pairs = list(zip(["", *arguments], arguments, strict=False))
-    # A prompt is no file's name; what is wrong with it is said where it is read.
+    # A prompt does not name a file; what is wrong with it is said where it is read.
     names = [word for before, word in pairs if before != "--prompt" and not word.startswith("--prompt=")]
     if "inspect" not in arguments and (odd := [word for word in names if not _is_text(word)]):
         raise UsageError(_not_utf8(odd), hint="rename it")

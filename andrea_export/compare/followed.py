@@ -55,8 +55,8 @@ class Followed:
         self._unavailable = ""
 
     def open(self) -> None:
-        """Starts the run."""
-        with self._noting_errors():
+        """Starts the run; a file that holds no such model is the candidate's fault."""
+        with self._noting_errors(AndreaError):
             self.run = self.source.layers(self._cases)
             self._fused_away = self.run.visible.fused_away
 
@@ -123,8 +123,8 @@ class Followed:
         return candidate_of(self.source, verdict, self._unavailable or "; ".join(refusals), facts)
 
     @contextmanager
-    def _noting_errors(self) -> Iterator[None]:
-        """Ends the run at an error, and notes it: bad input alone is not the candidate's fault, and is raised."""
+    def _noting_errors(self, kind: type[AndreaError] = RunError) -> Iterator[None]:
+        """Ends the run at an error of this kind, and notes it. Bad input is not the candidate's fault: it is raised."""
         try:
             yield
         except (TraceError, MismatchError):
@@ -133,7 +133,7 @@ class Followed:
             self.close()
             self.rows.clear()
             self._unavailable = str(error)
-        except AndreaError as error:
+        except kind as error:
             self.close()
             self._refusals.append(str(error))
 

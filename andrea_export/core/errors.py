@@ -10,9 +10,9 @@
     ├── BuildError              exit 1   an engine build failed, or failed its proof
     ├── RunError                exit 2   a session was given inputs it cannot run
     ├── ValidationError         exit 1   a comparison could not be passed
-    ├── ReportError             exit 2   a report file that is none, damaged, or of another schema
+    ├── ReportError             exit 2   a report file that is not a report, damaged, or of another schema
     ├── PolicyError             exit 2   a policy with a wrong key, or that names no layer
-    ├── TraceError              exit 2   a recorded trace that is none, damaged, or of another model
+    ├── TraceError              exit 2   a recorded trace that is not one, damaged, or of another model
     ├── MismatchError           exit 2   two things that cannot be compared: other architecture, vocabulary or layers
     └── BackendUnavailable      exit 3   a package, driver or device that is not on this machine
 
@@ -85,15 +85,15 @@ class ValidationError(AndreaError):
 
 
 class ReportError(AndreaError):
-    """A report file that is none, damaged, or of a schema this version does not know."""
+    """A report file that is not a report, damaged, or of a schema this version does not know."""
 
 
 class PolicyError(AndreaError):
-    """A policy with a wrong key or value, or whose layers are none of the model's."""
+    """A policy with a wrong key or value, or with layers that the model does not have."""
 
 
 class TraceError(AndreaError):
-    """A recorded trace that is none, damaged, of another version, or of another model."""
+    """A recorded trace that is not one, damaged, of another version, or of another model."""
 
 
 class MismatchError(AndreaError):

@@ -16,7 +16,7 @@ once.
 Two steps inside the sublayers would still overflow fp16, and are fp32 within:
 
 - The scores q·kᵀ and their softmax: 64 products of entries of 300 are 5.8 million. In fp16 the attention is spelled out
-  with fp32 scores and softmax (``passes.decompose_attention``), because an Attention node leaves the type of its sums
+  with fp32 scores and softmax (``DecomposeAttention``), because an Attention node leaves the type of its sums
   to the kernel, and a fused fp16 kernel may keep them in fp16. bf16 has fp32's range, so there the node stays one;
   its kernels add up in fp32.
 - The GELU: x³ of an entry of 300 is 27 million. It reads and writes half but computes in fp32, in the plugin (by its

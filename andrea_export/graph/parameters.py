@@ -51,7 +51,7 @@ def problems_of_parameters(model: Path, expected: Mapping[str, str], config: And
     for name, array in _initializers(model):
         found[name] = _sha256(array)
         if name not in expected or name not in shapes:
-            problems[name] = "is none of the model's"
+            problems[name] = "is not a parameter of the model"
         elif array.dtype != np.float32 or array.shape != shapes[name]:
             problems[name] = f"{array.dtype} {list(array.shape)}, expected float32 {list(shapes[name])}"
         elif found[name] != expected[name]:
@@ -66,7 +66,7 @@ def _initializers(model: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """Every parameter of a canonical file. Raises ExportError for a file, or a weights file, that cannot be read."""
     import onnx_ir as ir
 
-    load_graph(model)  # says what is wrong with a file that holds none
+    load_graph(model)  # says what is wrong with a file that holds no graph
     try:
         for name, value in ir.load(model).graph.initializers.items():
             if not name.startswith("constant.") and value.const_value is not None:

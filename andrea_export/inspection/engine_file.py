@@ -26,7 +26,7 @@ def inspect_engine(path: Path) -> Inspection:
         made_by["plugin"] = _embedded_plugin(path, plan)
     bundle = _bundle_of(path)
     if bundle is None:
-        notes.append("it lies in no bundle: what it was built from is unknown")
+        notes.append("it is not in a bundle: what it was built from is unknown")
     else:
         made_by.update(_engine_record(bundle, path))
     notes.append("an engine's weights, inputs and outputs can be read only by TensorRT on a GPU")

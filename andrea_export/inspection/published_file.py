@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from andrea_export.core.errors import CheckpointError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.inspection.arithmetic import parameter_counts
 from andrea_export.inspection.facts import Inspection
@@ -13,7 +14,8 @@ from andrea_model.config import PRESETS
 
 def inspect_published(path: Path) -> Inspection:
     header = published_header(path)
-    assert header is not None
+    if header is None:
+        raise CheckpointError(f"checkpoint {path} changed while it was being read")
     step, num_params = header
     fits = [
         (name, way)

@@ -71,7 +71,7 @@ def read_creators(library: Path) -> tuple[Creator, ...]:
         raise PluginError(f"{library} cannot be loaded: {answer['detail']}", hint=_REBUILD)
     if answer["error"] == "symbol":
         raise PluginError(
-            f"{library} is no TensorRT plugin library: it exports no {answer['detail']}",
+            f"{library} is not a TensorRT plugin library: it exports no {answer['detail']}",
             hint="a V3 plugin library exports getCreators and setLoggerFinder; " + _REBUILD,
         )
     raise PluginError(f"{library} offers no usable creators: {answer['detail']}", hint=_REBUILD)
@@ -96,7 +96,7 @@ def check_library(library: Path, op: CustomOp) -> Creator:
 
 
 def _check_elf(library: Path) -> None:
-    """Refuses what is no shared library of this machine, before any of its code runs."""
+    """Refuses what is not a shared library of this machine, before any of its code runs."""
     try:
         with library.open("rb") as file:
             header = file.read(64)

@@ -44,6 +44,8 @@ class Decoder(ABC):
             raise_run_error(self.name, error)
         self._in_progress[id(generation)] = generation
         try:
+            if self.closed:  # by another thread, before it could know of this generation
+                raise_closed(self)
             generation.fill(prompts)
         except BaseException:
             generation.close()

@@ -104,10 +104,12 @@ class SharedCacheGeneration(Generation):
 
     def step(self, tokens: Sequence[int]) -> LogitsBV:
         """Appends one token a row. Raises: see ``Generation``."""
-        if not self._steps:  # not before a prompt's logits are out, which may be all that is wanted
-            self._steps = self._bound_steps()
+        # Not bound before a prompt's logits are out, which may be all that is wanted; held here, for another thread may
+        # close the model meanwhile.
+        steps = self._steps or self._bound_steps()
+        self._steps = steps
         num_filled, row = self.num_filled, 0
-        for binding in self._steps:
+        for binding in steps:
             for place in range(len(binding.ids_BS)):
                 binding.ids_BS[place, 0] = tokens[row]
                 binding.seqlens_B[place] = binding.positions_BS[place, 0] = num_filled[row]

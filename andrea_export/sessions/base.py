@@ -1,4 +1,4 @@
-"""What every backend is: how it says what it can do here, what it is asked to build, what it answers, how it runs."""
+"""What runs one model, whatever it is: the protocol, how a machine says what it can do, and the cache between steps."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import OrtPrecision
@@ -94,7 +94,7 @@ Steps = Generator[Step, bool, None]
 """The steps of a target, in order. Each is told whether its files were reused, before the next one is asked for."""
 
 
-class Target(Protocol):
+class Target(ABC):
     """One thing that can be built. Importing its module imports no toolchain.
 
     What is not said otherwise holds for a target that needs the base packages alone and has no options.

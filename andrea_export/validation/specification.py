@@ -46,6 +46,8 @@ class Sources:
         kind = recognise(path)
         if kind == "folder":
             return self._from_bundle(open_bundle(path), artifact or "onnx")
+        if kind == "special":
+            raise UsageError(f"{path} is neither a file nor a folder", hint=WHAT_CAN_BE_COMPARED)
         if kind == "empty":
             raise UsageError(f"{path} is empty", hint=WHAT_CAN_BE_COMPARED)
         if kind == "trace":

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from andrea_model.model import Andrea
 
 
+# Names and shapes were right when the header was checked, so either the file or its reader is at fault.
+_CHANGED = "unlike what its header said: the file changed, or its reader is wrong"
+_COPY = "copy it away from the run that writes it"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """A reference model with its weights and their origin."""
@@ -47,9 +52,7 @@ def load_model(*, preset: str | None, checkpoint: Path | None, seed: int) -> Loa
     model = build_model(config)
     _copy_finite(model, reader.tensors(checkpoint, config), checkpoint)
     if resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed) != (config, origin):
-        raise CheckpointError(
-            f"checkpoint {checkpoint} changed while it was being read", hint="copy it away from the run that writes it"
-        )
+        raise CheckpointError(f"checkpoint {checkpoint} changed while it was being read", hint=_COPY)
     return LoadedModel(model=model, config=config, origin=origin)
 
 
@@ -106,13 +109,15 @@ def _copy_finite(model: Andrea, tensors: Iterable[tuple[str, torch.Tensor]], pat
     missing = dict(model.named_parameters())
     broken: list[str] = []
     for name, tensor in tensors:
-        parameter = missing.pop(name)
-        assert tensor.shape == parameter.shape, name  # copy_ would broadcast it
+        parameter = missing.pop(name, None)
+        if parameter is None or tensor.shape != parameter.shape:  # copy_ would broadcast it
+            raise CheckpointError(f"checkpoint {path}: {name} has shape {list(tensor.shape)}, {_CHANGED}", hint=_COPY)
         parameter.copy_(tensor)
         num_bad = parameter.numel() - int(torch.isfinite(parameter).sum())
         if num_bad:
             broken.append(f"{name} ({num_bad:,} of {parameter.numel():,} values)")
-    assert not missing, f"a reader left out {', '.join(missing)}"
+    if missing:
+        raise CheckpointError(f"checkpoint {path}: {', '.join(missing)} was not read, {_CHANGED}", hint=_COPY)
     if broken:
         raise CheckpointError(
             listed(f"checkpoint {path} has NaN or Inf", broken),

@@ -165,8 +165,8 @@ def test_a_moved_bundle_works_from_another_folder(bundle: Path, tmp_path: Path, 
     elsewhere.mkdir()
     program = (
         "import sys; from pathlib import Path; from andrea_export.bundle.manifest import open_bundle\n"
-        "from andrea_export.sessions.onnxruntime import open_session\n"
-        "print(open_session(open_bundle(Path(sys.argv[1])).model).name)"
+        "from andrea_export.sessions.onnxruntime import OnnxSession\n"
+        "print(OnnxSession(open_bundle(Path(sys.argv[1])).model).name)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(moved)], cwd=elsewhere, capture_output=True, text=True, check=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -203,6 +204,12 @@ def test_things_that_cannot_be_compared(andrea: Andrea, pair: tuple[Path, Path],
     del model.metadata_props[:]
     onnx.save(model, tmp_path / "foreign.onnx")
     refused(andrea("diff", pair[0], tmp_path / "foreign.onnx"), "does not say what model it is")
+
+
+def test_a_pipe_is_refused_and_not_waited_for(andrea: Andrea, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    outcome = andrea("diff", pair[0], tmp_path / "pipe")
+    assert (outcome.code, outcome.error) == (2, f"{tmp_path / 'pipe'} is neither a file nor a folder")
 
 
 def test_a_checkpoint_that_is_damaged(andrea: Andrea, pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from andrea_export.core.errors import RunError, UsageError
 from andrea_export.sessions.generation import greedy, step_feeds
-from andrea_export.sessions.onnxruntime import open_session
+from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.scripted import ScriptedSession
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.weights.load import LoadedModel
@@ -37,7 +37,7 @@ def test_torch_with_a_cache_equals_full_forwards(tiny: LoadedModel, prompt: tupl
 
 
 def test_onnxruntime_equals_full_forwards(tiny: LoadedModel, tiny_onnx: Path) -> None:
-    with open_session(tiny_onnx) as session:
+    with OnnxSession(tiny_onnx) as session:
         generated = list(greedy(session, TINY, (5, 17, 42), 50))
     assert generated == full_forward(tiny, (5, 17, 42), 50)
     assert len(set(generated)) > 3, "a model that says one token for ever compares nothing"
@@ -45,7 +45,7 @@ def test_onnxruntime_equals_full_forwards(tiny: LoadedModel, tiny_onnx: Path) ->
 
 def test_the_context_can_be_filled_to_its_last_position(tiny: LoadedModel, tiny_onnx: Path) -> None:
     prompt = tuple(index % 321 for index in range(1021))
-    with open_session(tiny_onnx) as session:
+    with OnnxSession(tiny_onnx) as session:
         generated = list(greedy(session, TINY, prompt, 3))
     assert generated == full_forward(tiny, prompt, 3)
 

@@ -62,7 +62,7 @@ def test_every_output_and_layer_is_there_and_is_torchs(
     for name in layer_names(tiny.config):
         assert outputs[name].shape == expected[name].shape, name
         scale = max(1.0, float(np.abs(expected[name]).max()))
-        # Two fp32 implementations of one formula; the bound is 1e-4 as derived in tests/unit/test_canonical.py.
+        # Two fp32 implementations of one formula; the bound is 1e-4 as derived in tests/graph/test_canonical.py.
         assert np.abs(outputs[name].astype(float) - expected[name].astype(float)).max() <= 1e-4 * scale, name
     assert outputs["present.0.key"].shape[2] == past + sequence
 

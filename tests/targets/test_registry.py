@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -130,3 +131,16 @@ def test_a_precision_of_targets_that_were_left_out_is_not_in_the_bundles_recipe(
             cache_dir=cache_dir,
             progress=Silent(),
         )
+
+
+def test_a_target_is_made_on_every_python() -> None:
+    """A Protocol's own ``__init__`` is overwritten before Python 3.11, so what has one is an abstract base class."""
+    with_init = [
+        f"{file.name}: {node.name}"
+        for file in (ROOT / "andrea_export").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(getattr(base, "id", "") == "Protocol" for base in node.bases)
+        and any(isinstance(entry, ast.FunctionDef) and entry.name == "__init__" for entry in node.body)
+    ]
+    assert with_init == []

@@ -67,7 +67,7 @@ class Source(Protocol):
     profile: Profile | None = None
     """The shapes it can run, where it cannot run all."""
     is_truth: bool = False
-    """Whether it is what errors are measured against, torch in fp64: it can be fed, and its own error is none."""
+    """Whether it is what errors are measured against, torch in fp64: it can be fed, and it has no error of its own."""
     reruns_as_shipped: bool = False
     """Whether its layers are had by cutting it up or adding outputs, so that it is run once more, as it ships."""
     recording: TraceFile | None = None

@@ -15,7 +15,7 @@ from andrea_export.sessions.onnxruntime.providers import (
     provider_availability,
     provider_row,
 )
-from andrea_export.sessions.onnxruntime.session import OnnxSession, input_dtype, open_session
+from andrea_export.sessions.onnxruntime.session import OnnxSession, input_dtype
 
 __all__ = [
     "CPU_TUNING",
@@ -30,7 +30,6 @@ __all__ = [
     "onnxruntime_errors",
     "onnxruntime_version",
     "open_raw",
-    "open_session",
     "provider_availability",
     "provider_row",
 ]

@@ -68,11 +68,6 @@ class OnnxSession:
         self.close()
 
 
-def open_session(model: Path, provider: str = "cpu") -> OnnxSession:
-    """A session on an ONNX file as it ships."""
-    return OnnxSession(model, provider)
-
-
 def input_dtype(session: Any, name: str) -> np.dtype[Any]:
     """The type an input of onnxruntime's session wants. Raises: KeyError if it has no such input."""
     types = {entry.name: entry.type for entry in session.get_inputs()}

@@ -35,14 +35,16 @@ FUSED_AWAY = ("mask",)
 class OrtCpuSource(Source):
     """One graph of a precision, ``ort-cpu-int4-prefill`` for example."""
 
-    def __init__(self, file: Path, config: AndreaConfig, origin: WeightsOrigin, *, rounding: Rounding) -> None:
+    def __init__(
+        self, file: Path, config: AndreaConfig, origin: WeightsOrigin, *, precision: OrtPrecision, rounding: Rounding
+    ) -> None:
         self._file = file
         self._config = config
         self._rounding = rounding
         self.identity = Identity(
             name=file.stem,
             kind="ort-cpu",
-            precision=file.stem.removeprefix("ort-cpu-").removesuffix("-prefill"),
+            precision=precision,
             config=config,
             weights=str(origin),
             origin=origin_key(origin),
@@ -95,7 +97,7 @@ def ort_cpu_sources(
         files = files_of(precision, options.int8_decode)
         for name in dict.fromkeys((files.decode, files.prefill)):
             rounding = _rounding(Path(name).stem, config, precision, options, prefill=name != files.decode)
-            found.append(OrtCpuSource(folder / name, config, origin, rounding=rounding))
+            found.append(OrtCpuSource(folder / name, config, origin, precision=precision, rounding=rounding))
     return found
 
 

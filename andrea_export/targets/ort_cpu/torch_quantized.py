@@ -14,17 +14,9 @@ from typing import Any, TypeVar
 import torch
 
 from andrea_export.targets.ort_cpu.quantization import block_codes, channel_codes, widest_block
-from andrea_model.model import Andrea
 
 ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
-Rounding = Callable[[torch.Tensor], torch.Tensor]
-
-
-def quantized_reference(
-    model: Andrea, kinds: Mapping[str, str], *, int4_block: int, blockwise: bool, scaled_rows: Container[str] = ()
-) -> Andrea:
-    """A copy of the whole model that rounds so (``quantized_part``)."""
-    return quantized_part(model, "", kinds, int4_block=int4_block, blockwise=blockwise, scaled_rows=scaled_rows)
+RoundsActivations = Callable[[torch.Tensor], torch.Tensor]
 
 
 def quantized_part(
@@ -64,7 +56,7 @@ def quantized_part(
     return quantized
 
 
-def _quantize(linear: Any, *, bits: int, widest: int | None) -> Rounding:
+def _quantize(linear: Any, *, bits: int, widest: int | None) -> RoundsActivations:
     """Rounds a linear layer's weight, in blocks unless ``widest`` is None; returns how its activations are rounded."""
     array = linear.weight.numpy()
     if widest is None:
@@ -75,7 +67,7 @@ def _quantize(linear: Any, *, bits: int, widest: int | None) -> Rounding:
     return partial(_int8_blocks, block_size=block_size)
 
 
-def _hook(rounding: Rounding) -> Any:
+def _hook(rounding: RoundsActivations) -> Any:
     return lambda _module, inputs: (rounding(inputs[0]), *inputs[1:])
 
 

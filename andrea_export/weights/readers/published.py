@@ -35,9 +35,9 @@ def published_header(path: Path) -> PublishedHeader | None:
 def no_order(path: Path) -> CheckpointError:
     """The error for building from such a file."""
     header = published_header(path)
-    assert header is not None
+    told = f" (step {header.step}, {header.num_params:,} parameters)" if header else ""
     return CheckpointError(
         f"checkpoint {path} is not a safetensors file",
-        hint=f"this is the published training checkpoint (step {header.step}, {header.num_params:,} parameters); its "
-        "card does not state the order of its tensors, so convert it to safetensors with the training engine",
+        hint=f"this is the published training checkpoint{told}; its card does not state the order of its tensors, so "
+        "convert it to safetensors with the training engine",
     )

@@ -32,7 +32,7 @@ from andrea_export.targets.ort_cpu.passes.shared_cache import SharedCache
 from andrea_export.targets.ort_cpu.passes.tied_head import TiedHead
 from andrea_export.targets.ort_cpu.passes.without_logits import WithoutLogits
 from andrea_export.targets.ort_cpu.session import OrtCpuSession
-from andrea_export.targets.ort_cpu.torch_quantized import quantized_reference
+from andrea_export.targets.ort_cpu.torch_quantized import quantized_part
 from andrea_export.weights.load import LoadedModel
 
 LINEARS = tuple(f"blocks.{index}.{name}" for index in range(2) for name in BLOCK_LINEARS)
@@ -233,7 +233,7 @@ def test_quantised_graphs_equal_torch_quantised_the_same_way(
     options: dict[str, Any],
 ) -> None:
     path = rewritten(tiny_onnx, tmp_path, SharedCache(), HalfCache(), *passes, QuantizedEmbedding())
-    reference = quantized_reference(tiny.model, dict.fromkeys(LINEARS, kind), int4_block=32, **options)
+    reference = quantized_part(tiny.model, "", dict.fromkeys(LINEARS, kind), int4_block=32, **options)
     with torch.inference_mode():
         same_way = reference(torch.tensor([IDS]))[0].numpy()
     exact = torch_logits(tiny, IDS)
