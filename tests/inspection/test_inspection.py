@@ -130,7 +130,7 @@ def test_an_engine_alone(tmp_path: Path, flavour: bytes, producer: str) -> None:
     found = inspect_path(path)
     assert found.kind == "engine"
     assert found.made_by == {"producer": producer, "plugin": "none embedded"}
-    assert any("lies in no bundle" in note for note in found.notes)
+    assert any("is not in a bundle" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("length", [4, 10, 24, 27, 31, 40])
