@@ -86,3 +86,10 @@ def test_no_function_is_too_long_and_none_takes_a_row_of_unnamed_values() -> Non
             if length > MAX_FUNCTION_LINES or len(positional) > MAX_POSITIONAL:
                 found.append(f"{file.relative_to(ROOT)}: {node.name}, {length} lines, {len(positional)} positional")
     assert found == []
+
+
+def test_a_script_is_an_entry_point() -> None:
+    lengths = {
+        file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / "scripts").glob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length >= MAX_FUNCTION_LINES} == {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gpu_archive.parts
 import pytest
 
 HERE = Path(__file__).resolve().parent
@@ -244,21 +245,18 @@ def test_packed_wheels_are_joined_again(tmp_path: Path, wheels: Path) -> None:
     assert answer.stdout == "1\n"
 
 
-def test_archives_are_split_into_parts_of_the_size_that_was_set(tmp_path: Path, wheels: Path) -> None:
-    spec = importlib.util.spec_from_file_location("gpu_parts_archive", ARCHIVE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.PART_BYTES == 60_000_000
-    module.PART_BYTES = 100
-    parts = module.pack(wheels, tmp_path, f"1-one-{TAG}")
+def test_archives_are_split_into_parts_of_the_size_that_was_set(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gpu_archive.parts.PART_BYTES == 60_000_000
+    monkeypatch.setattr(gpu_archive.parts, "PART_BYTES", 100)
+    parts = gpu_archive.parts.pack(wheels, tmp_path, f"1-one-{TAG}")
     assert len(parts) > 3
     assert all(part.stat().st_size == 100 for part in parts[:-1])
     assert 0 < parts[-1].stat().st_size <= 100
     sums = (tmp_path / "SHA256SUMS").read_text().splitlines()
     assert sums == [f"{hashlib.sha256(part.read_bytes()).hexdigest()}  {part.name}" for part in parts]
-    assert list(module.join(tmp_path, tmp_path / "site")) == [tmp_path / "site" / f"1-one-{TAG}"]
+    assert list(gpu_archive.parts.join(tmp_path, tmp_path / "site")) == [tmp_path / "site" / f"1-one-{TAG}"]
     assert (tmp_path / "site" / f"1-one-{TAG}" / "one" / "__init__.py").read_text() == "value = 1\n"
 
 

@@ -1,0 +1,1 @@
+"""What gpu_parts_archive.py is made of."""
