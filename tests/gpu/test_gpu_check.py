@@ -153,9 +153,9 @@ def test_a_part_that_is_stopped_has_not_lost_what_it_found(tmp_path: Path, monke
     found = module.findings_file(tmp_path, "engines")
     script.write_text(SLOW_PART.format(here=str(HERE), file=str(found)))
     monkeypatch.setattr(module, "__file__", str(script))
-    result = module.start_part("engines", tmp_path, rehearse=False, seconds=20)
+    result = module.start_part("engines", tmp_path, rehearse=False, seconds=10)
     assert result["status"] == "failed"
-    assert result["reason"] == "not finished in 20 s; one: out of budget"
+    assert result["reason"] == "not finished in 10 s; one: out of budget"
     assert result["rows"] == [{"engine": "one", "us": 1.0}]
     assert [goal["goal"] for goal in result["goals"]] == ["fast"]
     assert result["seconds"] < 30
