@@ -145,7 +145,11 @@ def headline(report: Report) -> str:
     if found:
         return f"{found[0].where}: {_sentence(found[0])}"
     reasons = [candidate.reason for candidate in report.candidates if candidate.reason]
-    return f"nothing could be measured{f': {reasons[0]}' if reasons else ''}"
+    why = f": {reasons[0]}" if reasons else ""
+    num_measured = sum(row.verdict == "pass" for row in report.layers)
+    if num_measured:
+        return f"{_count(num_measured, 'layer comparison')} within budget, but not all could be measured{why}"
+    return f"nothing could be measured{why}"
 
 
 def reference_as_text(report: Report) -> str:

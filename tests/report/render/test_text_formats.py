@@ -50,6 +50,11 @@ def test_the_headline_of_a_failed_check_and_of_nothing_measured(passing: Report)
     )
     nothing = replace(passing, candidates=passing.candidates[2:], layers=(), language_model=(), checks=(), ratchet=())
     assert headline(nothing) == "nothing could be measured: needs a GPU"
+    strict = replace(passing, policy={**passing.policy, "not_measured": "fail"})
+    absent = replace(passing.candidates[0], name="engine", verdict="not-measured", reason="needs a GPU")
+    partly = replace(strict, candidates=(*passing.candidates, absent))
+    assert partly.verdict == "fail"
+    assert headline(partly).endswith("within budget, but not all could be measured: needs a GPU")
 
 
 def test_what_is_at_fault_comes_before_what_inherits_it(failing: Report) -> None:
