@@ -212,6 +212,15 @@ def test_a_pipe_is_refused_and_not_waited_for(andrea: Andrea, pair: tuple[Path, 
     assert (outcome.code, outcome.error) == (2, f"{tmp_path / 'pipe'} is neither a file nor a folder")
 
 
+@pytest.mark.parametrize("name", ["list.json", "model.textproto", "model.onnxtxt"])
+def test_a_file_is_read_by_its_content_whatever_it_is_called(
+    andrea: Andrea, pair: tuple[Path, Path], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("[1, 2]")
+    outcome = andrea("diff", pair[0], tmp_path / name)
+    assert outcome.code == 2 and f"{name} is not an ONNX file" in outcome.error and outcome.hint
+
+
 def test_a_checkpoint_that_is_damaged(andrea: Andrea, pair: tuple[Path, Path], tmp_path: Path) -> None:
     short = tmp_path / "short.safetensors"
     short.write_bytes(pair[0].read_bytes()[:-10])

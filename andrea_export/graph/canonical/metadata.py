@@ -53,7 +53,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = onnx.load(path, format="protobuf", load_external_data=False)  # whatever the file is called
     except (DecodeError, OSError, ValueError) as error:
         raise ExportError(f"{path.name} is not an ONNX file: {first_line(error)}", hint="build it again") from None
     if not model.graph.node:
