@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from andrea_export.core.errors import BackendUnavailable, RunError, UsageError
 from andrea_export.sessions.onnxruntime import is_out_of_memory, onnxruntime_errors
+from andrea_export.sessions.onnxruntime.errors import on_one_line
 
 LogitsBV = npt.NDArray[np.float32]
 
@@ -104,7 +105,7 @@ def raise_run_error(name: str, error: Exception) -> NoReturn:
         raise BackendUnavailable(
             f"{name}: out of memory", hint="use a shorter prompt, fewer rows, or int8 or int4"
         ) from error
-    raise RunError(f"{name}: {' '.join(str(error).split())[:400]}") from error
+    raise RunError(f"{name}: {on_one_line(error)}") from error
 
 
 def raise_closed(decoder: Decoder) -> NoReturn:

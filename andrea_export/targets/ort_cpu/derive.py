@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from andrea_export.core.errors import PassError, UsageError
 from andrea_export.core.precision import OrtPrecision
+from andrea_export.graph.canonical import EXTERNAL_THRESHOLD_BYTES
 from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.native_gelu import NativeGelu
 from andrea_export.operators.rows import andrea_gelu
@@ -36,8 +37,6 @@ from andrea_export.targets.ort_cpu.passes.tied_head import TiedHead
 from andrea_export.targets.ort_cpu.passes.without_logits import WithoutLogits
 from andrea_model.config import AndreaConfig
 
-# Smaller ones stay inside the .onnx file, as in the canonical one.
-_EXTERNAL_THRESHOLD_BYTES = 1024
 # One page: a mapped tensor starts on its own, and two mappings of one tensor are the same page.
 _ALIGNMENT_BYTES = 4096
 
@@ -160,7 +159,7 @@ def _write(graphs: Mapping[str, ir.Model], folder: Path, weights: str) -> None:
         for graph in (model.graph for model in graphs.values()):
             for name, value in graph.initializers.items():
                 tensor = value.const_value
-                if tensor is None or tensor.nbytes < _EXTERNAL_THRESHOLD_BYTES:
+                if tensor is None or tensor.nbytes < EXTERNAL_THRESHOLD_BYTES:
                     continue
                 key = BLOCKS if name == ROWS else name
                 if key not in stored:
