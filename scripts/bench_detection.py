@@ -19,11 +19,12 @@ import argparse
 from pathlib import Path
 
 import checkout  # noqa: F401
-from detection.result import goals_met, joined, write
-from detection.rounds import measure
-from detection.series import PARTS
+from measure.results import conditions
 
 from support.detection import OURS
+from support.detection_benchmark.result import goals_met, joined, write
+from support.detection_benchmark.rounds import measure
+from support.detection_benchmark.series import PARTS
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     if options.join:
         write(options.output, joined(options.join))
     else:
-        measure(options.output, options.only, quick=options.quick)
+        measure(options.output, options.only, quick=options.quick, conditions=conditions())
     print(options.output.with_suffix(".md").read_text(encoding="utf-8"))
     raise SystemExit(0 if goals_met(joined([options.output.with_suffix(".json")])["comparators"][OURS]) else 1)
 

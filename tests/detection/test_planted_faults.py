@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from detection.result import as_json, goals_met, joined, result_of
 
 from andrea_export.compare.inputs import cases_from_tokens, seeded_cases
 from andrea_export.weights.load import LoadedModel, load_model
 from support.detection import OURS, POLYGRAPHY_BUDGETS, Subject, clean_run, faults_found, subject_of
+from support.detection_benchmark.result import as_json, goals_met, joined, result_of
 from support.detection_tables import PASS, markdown_of, summary_of
 from support.model_traits import with_outlier_channels
 from support.paths import FIXTURES

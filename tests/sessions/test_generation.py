@@ -11,10 +11,10 @@ import torch
 from andrea_export.core.errors import RunError, UsageError
 from andrea_export.sessions.generation import greedy, step_feeds
 from andrea_export.sessions.onnxruntime import OnnxSession
-from andrea_export.sessions.scripted import ScriptedSession
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.weights.load import LoadedModel
 from andrea_model import PRESETS
+from support.scripted import ScriptedSession
 
 TINY = PRESETS["andrea-tiny"]
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from measure.results import conditions
 
 from andrea_export.compare.inputs import Case, cases_from_tokens, seeded_cases
 from andrea_model.config import AndreaConfig
-from detection.result import result_of, write
-from detection.series import Series, all_series
 from support.detection import Outcome, Subject, clean_run, faults_found, subject_of
+from support.detection_benchmark.result import result_of, write
+from support.detection_benchmark.series import Series, all_series
 from support.detection_tables import FAIL, PASS, Entry
 
 LEVELS, THREADS = ("none", "basic", "extended", "all"), (1, 2, 4)
@@ -25,10 +25,13 @@ SHAPES = ((1, 2), (1, 17), (2, 33), (4, 64), (8, 24), (1, 300), (3, 128), (1, 10
 NUM_DEFAULT_SEEDS = 18
 
 
-def measure(output: Path, only: str | None, *, quick: bool) -> None:
-    """Every series, or those of one part; written after every model, so that a long run can be looked at."""
+def measure(output: Path, only: str | None, *, quick: bool, conditions: Mapping[str, Any]) -> None:
+    """Every series, or those of one part; written after every model, so that a long run can be looked at.
+
+    ``conditions`` are those it is made under, asked for before anything is measured.
+    """
     torch.set_num_threads(1)  # of the reference; the candidates' threads are varied
-    made_under, begin, begin_cpu = conditions(), time.perf_counter(), time.process_time()
+    begin, begin_cpu = time.perf_counter(), time.process_time()
     faults: list[Entry] = []
     sound: list[Entry] = []
     for series in all_series(quick=quick):
@@ -38,7 +41,7 @@ def measure(output: Path, only: str | None, *, quick: bool) -> None:
             if only in (None, series.part):
                 faults += _fault_entries(series, subject)
         spent = {"seconds": round(time.perf_counter() - begin), "cpu_seconds": round(time.process_time() - begin_cpu)}
-        write(output, result_of({**made_under, **spent}, faults, sound))
+        write(output, result_of({**conditions, **spent}, faults, sound))
 
 
 def _fault_entries(series: Series, subject: Subject) -> Iterator[Entry]:
