@@ -17,9 +17,9 @@ from pathlib import Path
 import checkout  # noqa: F401
 from measure.results import write_result
 from peers.contenders import PEERS, PRECISIONS
-from peers.document import run_of
-from peers.environments import prepare
+from peers.prepare import prepare
 from peers.report import markdown
+from peers.rounds import run_of
 
 from andrea_export.runtime.cores import num_usable_cores
 

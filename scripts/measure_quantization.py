@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import checkout  # noqa: F401
-from measure.processor import processor_facts
 from measure.quantization import rows_of, table_of
-from measure.results import write_result
+from measure.results import processor_facts, write_result
 
 from andrea_export.weights.load import load_model
 

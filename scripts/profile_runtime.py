@@ -15,9 +15,8 @@ from typing import Any
 
 import checkout  # noqa: F401
 import onnxruntime
-from measure.processor import processor_facts
 from measure.profile import markdown_of, profiles_of
-from measure.results import write_result
+from measure.results import processor_facts, write_result
 
 from andrea_export.bundle.manifest import open_bundle
 from andrea_export.runtime.cores import num_usable_cores

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from andrea_export.bundle.layout import REPORT
@@ -14,9 +14,8 @@ from andrea_export.operators.sources import plugin_sources_sha256
 from andrea_export.operators.toolchain import compiler_status
 from andrea_export.report.file import report_as_json, report_from_json
 from andrea_export.report.schema import Report
-from andrea_export.targets.protocol import Build, Step, Steps, Target
+from andrea_export.targets.protocol import Build, Step, Steps, Target, step_key
 from andrea_export.targets.registry import in_build_order
-from andrea_export.targets.steps import step_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +63,7 @@ class Pipeline:
                 for file in sorted(build.folder.rglob("*"))
                 if file.is_file()
             },
-            weights_sha256=build.record.weights_sha256,
-            plugin=build.record.plugin,
-            engines=build.record.engines,
-            ort_cpu=build.record.ort_cpu,
-            target_gpus=build.record.target_gpus,
-            steps=build.record.steps,
+            **{entry.name: getattr(build.record, entry.name) for entry in fields(build.record)},
             versions=installed_versions(),
             machine=machine_facts(),
         )

@@ -27,14 +27,10 @@ def stranger_in(folder: Path) -> str | None:
     patterns = (MANIFEST, REPORT, *(pattern for target in REGISTRY for pattern in target_of(target).artifacts))
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if not file.is_dir()]
     for name in names:
-        if not any(_is_called(name, pattern) for pattern in patterns):
+        if not any(PurePosixPath(name).match(one) and name.count("/") == one.count("/") for one in patterns):
             return name
     if MANIFEST in names and MODEL not in names:
         with (folder / MANIFEST).open("rb") as file:
             if SCHEMA.encode() not in file.read(4096):
                 return MANIFEST
     return None
-
-
-def _is_called(name: str, pattern: str) -> bool:
-    return PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from copy import copy
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -55,14 +56,7 @@ class Manifest:
     @property
     def record(self) -> Record:
         """What the steps of its build had to say."""
-        return Record(
-            weights_sha256=dict(self.weights_sha256),
-            plugin=self.plugin,
-            engines=self.engines,
-            ort_cpu=self.ort_cpu,
-            target_gpus=dict(self.target_gpus),
-            steps=dict(self.steps),
-        )
+        return Record(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(Record)})
 
     def __post_init__(self) -> None:
         if len(set(self.ort_cpu)) != len(self.ort_cpu):

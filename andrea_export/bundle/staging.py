@@ -27,7 +27,7 @@ _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # a filesystem or ke
 
 def check_output(output: Path) -> None:
     """Raises UsageError unless a bundle may be written there: nothing, an empty folder, or an earlier bundle."""
-    place = _real(output)
+    place = Path(os.path.realpath(output))
     if os.path.ismount(place):
         raise UsageError(f"output {output} is a mount point, which cannot be replaced", hint="name a folder inside it")
     if place.is_dir():
@@ -62,7 +62,7 @@ def staged(output: Path) -> Iterator[Staging]:
     A symbolic link is followed: what it points to is replaced, the link stays.
     Raises: UsageError if nothing can be written there, or something came to be there that a build did not make.
     """
-    place = _real(output)
+    place = Path(os.path.realpath(output))
     missing = [parent for parent in place.parents if not parent.exists()]
     staging = Staging(folder=place.with_name(f".{place.name}.building-{secrets.token_hex(8)}"))
     try:  # from before the folder exists: a signal may come between making it and the next line
@@ -157,7 +157,3 @@ def _lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-def _real(output: Path) -> Path:
-    return Path(os.path.realpath(output))

@@ -48,8 +48,20 @@ app = typer.Typer(
     rich_markup_mode=None,  # its frames cost a third of 80 columns, and it takes [brackets] for markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (build, validate, diff, record, check, report, run, bench, inspect, trace, doctor):
-    _command.register(app)
+for _command, _short_help in (
+    (build.build, "Build a bundle, and prove it. Exit 1: the proof failed."),
+    (validate.validate, "Compare a bundle with torch again, layer by layer."),
+    (diff.diff, "Compare two models, layer by layer."),
+    (record.record, "Keep one run of a model as a file, for a later diff."),
+    (check.check, "Judge the figures of a report again."),
+    (report.report, "Render a report: HTML, JUnit, Markdown or JSON."),
+    (run.run, "Generate text or tokens from a bundle."),
+    (bench.bench, None),
+    (inspect.inspect, "Show what a file or a bundle holds."),
+    (trace.trace, "Follow one token through one block, step by step."),
+    (doctor.doctor, "Show what this machine can do, and what is missing."),
+):
+    app.command(_command.__name__, short_help=_short_help)(_command)
 
 
 def _print_version(asked: bool) -> None:

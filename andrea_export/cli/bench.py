@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from andrea_export.runtime.machine import MachineLimits
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("bench")(bench)
-
-
 def bench(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
     *,

@@ -68,11 +68,6 @@ ForceOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("build", short_help="Build a bundle, and prove it. Exit 1: the proof failed.")(build)
-
-
 def build(
     output: OutputArgument = None,
     *,

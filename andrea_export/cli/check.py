@@ -12,11 +12,6 @@ from andrea_export.cli.judged import exit_with_outcome, screen, show
 from andrea_export.cli.options import BaselineOption, JsonOption, PolicyOption
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("check", short_help="Judge the figures of a report again.")(check)
-
-
 def check(
     report: Annotated[Path, typer.Argument(help="A report.json that andrea-export wrote.", metavar="REPORT")],
     policy: PolicyOption = None,

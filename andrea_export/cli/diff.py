@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from andrea_export.report.schema import Report
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("diff", short_help="Compare two models, layer by layer.")(diff)
-
-
 def diff(
     reference: Annotated[
         str, typer.Argument(help="A checkpoint, ONNX file, bundle (DIR, DIR#tensorrt-rtx-fp16) or trace.")

@@ -12,12 +12,7 @@ from andrea_export.cli.output import coloured, emit_json, emit_lines, note_error
 from andrea_export.core.errors import BackendUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from andrea_export.doctor.examination import Examination
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("doctor", short_help="Show what this machine can do, and what is missing.")(doctor)
+    from andrea_export.doctor.steps import Examination
 
 
 def doctor(
@@ -33,8 +28,7 @@ def doctor(
 
     Exits 0 whatever it finds, except with --require.
     """
-    from andrea_export.doctor.examination import examination_as_json, examine
-    from andrea_export.doctor.steps import STEP_NAMES
+    from andrea_export.doctor.steps import STEP_NAMES, examination_as_json, examine
 
     unknown = [name for name in require or () if name not in STEP_NAMES]
     if unknown:

@@ -25,11 +25,6 @@ _KINDS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("inspect", short_help="Show what a file or a bundle holds.")(inspect)
-
-
 def inspect(
     path: Annotated[
         Path,

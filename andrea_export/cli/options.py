@@ -47,10 +47,6 @@ else:
     OrtPrecisionChoice = _choices("OrtPrecisionChoice", ORT_PRECISIONS)
 
 
-def _presets(incomplete: str) -> list[str]:
-    return [name for name in PRESETS if name.startswith(incomplete)]
-
-
 def _seed(value: int | None) -> int | None:
     if value is not None and not 0 <= value < 2**63:  # what torch's generator takes
         raise UsageError(f"--seed is {_clipped(str(value))}, expected 0 to 2^63 - 1")
@@ -69,7 +65,7 @@ PresetOption = Annotated[
         "--preset",
         f"The model's shape: {', '.join(PRESETS)}. [default: the checkpoint's own, else andrea-120m]",
         "NAME",
-        autocompletion=_presets,
+        autocompletion=lambda incomplete: [name for name in PRESETS if name.startswith(incomplete)],
     ),
 ]
 CheckpointOption = Annotated[

@@ -77,7 +77,7 @@ def emit(text: str = "", *, end: str = "\n") -> None:
 
     Raises: OutputClosed where nobody reads it any more, OutputFailed where it cannot be written.
     """
-    _write(_escaped(text, sys.stdout) + end)
+    _write(visible(text, colours=_has_colours(sys.stdout)) + end)
 
 
 def emit_json(document: Any) -> None:
@@ -102,7 +102,7 @@ def emit_lines(lines: Iterable[str]) -> None:
 def note(text: str) -> None:
     """Writes one line to stderr. A stderr that is closed or full loses it; there is nowhere left to say so."""
     try:
-        sys.stderr.write(f"{_escaped(text, sys.stderr)}\n")
+        sys.stderr.write(visible(text, colours=_has_colours(sys.stderr)) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         return
@@ -129,11 +129,6 @@ def _write(text: str) -> None:
         raise OutputClosed from None
     except OSError as error:
         raise OutputFailed(f"stdout cannot be written: {error.strerror}", hint="free space where it goes") from None
-
-
-def _escaped(text: str, stream: Any) -> str:
-    """The text with every control character visible; colours stay on a terminal that shows them."""
-    return visible(text, colours=_has_colours(stream))
 
 
 def coloured(text: str, meaning: str, stream: Any = None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from andrea_export.cli.output import note
@@ -27,10 +26,8 @@ class LineProgress:
     def __enter__(self) -> LineProgress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    def __exit__(self, *exc: object) -> None:
+        """Nothing is held."""
 
     def start(self, step: str) -> None:
         """Says that a step begins."""
@@ -71,9 +68,7 @@ class LiveProgress:
         self._display.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._display.stop()
 
     def start(self, step: str) -> None:

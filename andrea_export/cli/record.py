@@ -13,11 +13,6 @@ from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.core.errors import UsageError
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("record", short_help="Keep one run of a model as a file, for a later diff.")(record)
-
-
 def record(
     source: Annotated[str, typer.Argument(help="A checkpoint, ONNX file or bundle (DIR, DIR#tensorrt-rtx-fp16).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The trace to write (safetensors).", metavar="FILE")],

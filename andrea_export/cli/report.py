@@ -24,11 +24,6 @@ class FormatChoice(str, Enum):
     JSON = "json"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("report", short_help="Render a report: HTML, JUnit, Markdown or JSON.")(report)
-
-
 def report(
     file: Annotated[
         Path, typer.Argument(help="A report.json that andrea-export wrote.", metavar="REPORT", show_default=False)

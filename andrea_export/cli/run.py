@@ -40,11 +40,6 @@ AllowCpuOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("run", short_help="Generate text or tokens from a bundle.")(run)
-
-
 def run(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
     *,

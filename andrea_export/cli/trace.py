@@ -47,11 +47,6 @@ BackendOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("trace", short_help="Follow one token through one block, step by step.")(trace)
-
-
 def trace(
     bundle: BundleArgument = None,
     *,

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from andrea_export.report.schema import Report
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("validate", short_help="Compare a bundle with torch again, layer by layer.")(validate)
-
-
 def validate(
     bundle: Annotated[Path, typer.Argument(help="A folder that andrea-export build made.", metavar="BUNDLE")],
     checkpoint: Annotated[

@@ -10,10 +10,8 @@ from typing import Protocol
 
 from andrea_export.compare.inputs import Arrays, Case
 from andrea_export.compare.language.figures import max_abs_errors
-from andrea_export.compare.language.running import run_of_text
-from andrea_export.compare.language.suite import Logits, Predictions, Suite
-from andrea_export.compare.rounding import Rounding, rounding_of
-from andrea_export.compare.runs import ByCase, LayerRun
+from andrea_export.compare.language.suite import Logits, Predictions, Suite, run_of_text
+from andrea_export.compare.runs import ByCase, LayerRun, Rounding, rounding_of
 from andrea_export.compare.torch_run import TorchRun
 from andrea_export.compare.trace_file import TraceFile
 from andrea_export.core.dtypes import dtype_from_numpy
@@ -38,19 +36,15 @@ class BudgetBasis(Protocol):
 
     def measure(self, segment: Segment, reference: ByCase, given: Mapping[str, Arrays]) -> None:
         """Takes in the next segment: the reference's layers, and what a local run is given."""
-        ...
 
     def accumulated(self, rounding: str) -> LayerBasis:
         """Layer of the last measured segment → basis of its accumulated error."""
-        ...
 
     def local(self, rounding: str) -> LayerBasis:
         """The same of its local error."""
-        ...
 
     def language_model(self, rounding: str, suite: Suite, reference: Predictions) -> Mapping[str, float]:
         """Case → basis of the largest error of a logit; ``reference`` is what the reference predicts."""
-        ...
 
 
 class MeasuredBasis:
@@ -75,7 +69,6 @@ class MeasuredBasis:
         self._language_model: dict[str, Mapping[str, float]] = {}
 
     def measure(self, segment: Segment, reference: ByCase, given: Mapping[str, Arrays]) -> None:
-        """See ``BudgetBasis``."""
         assert self.truth is not None
         self._segment, self._given = segment, given
         self._truth = reference if self._reference is None else self.truth.accumulated(segment)
@@ -85,12 +78,10 @@ class MeasuredBasis:
         self._local: dict[str, LayerBasis] = {}
 
     def accumulated(self, rounding: str) -> LayerBasis:
-        """See ``BudgetBasis``."""
         own = self._accumulated[rounding]
         return own if self._reference is None else _sum(own, self._accumulated[self._reference.name])
 
     def local(self, rounding: str) -> LayerBasis:
-        """See ``BudgetBasis``."""
         own = self._local_of(rounding)
         return own if self._reference is None else _sum(own, self._local_of(self._reference.name))
 
@@ -146,15 +137,12 @@ class RecordedBasis:
         """Nothing is left to measure."""
 
     def accumulated(self, rounding: str) -> LayerBasis:
-        """See ``BudgetBasis``."""
         return self._basis[rounding].accumulated
 
     def local(self, rounding: str) -> LayerBasis:
-        """See ``BudgetBasis``."""
         return self._basis[rounding].local
 
     def language_model(self, rounding: str, suite: Suite, reference: Predictions) -> Mapping[str, float]:
-        """See ``BudgetBasis``."""
         return self._basis[rounding].language_model
 
 

@@ -1,25 +1,29 @@
-"""The comparison itself: reference and candidates side by side, a segment of layers at a time, each then forgotten.
+"""The comparison itself: reference and candidates side by side, a segment of layers at a time, each then forgotten;
+then as language models, on one suite of cases.
 
 Owns the order of things; every row leaves here unjudged (``judge.verdicts`` applies a policy).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from andrea_export.compare.followed import Expected, Followed, candidate_of
 from andrea_export.compare.inputs import Inputs
+from andrea_export.compare.language.figures import figures
+from andrea_export.compare.language.suite import Predictions, Suite
 from andrea_export.compare.runs import ByCase
 from andrea_export.compare.sources.base import Source
 from andrea_export.compare.stream import Stream
+from andrea_export.core.errors import BackendUnavailable, RunError
 from andrea_export.core.names import Segment, segments
 from andrea_export.core.progress import Progress
-from andrea_export.report.schema import Candidate, LayerRow
+from andrea_export.report.schema import Candidate, LanguageModelRow, LayerRow
 
-STEP = "compare"
+STEP, LANGUAGE_STEP = "compare", "language model"
 
 
 class Observer(Protocol):
@@ -27,7 +31,6 @@ class Observer(Protocol):
 
     def see(self, segment: Segment, reference: ByCase) -> None:
         """Takes in one segment."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,3 +88,51 @@ def compare(
 def not_measured(source: Source, reason: str) -> Compared:
     """A candidate that was not run, and why."""
     return Compared(source=source, candidate=candidate_of(source, "not-measured", reason, source.facts))
+
+
+def language_rows(
+    reference: Source, candidates: Sequence[Source], text: tuple[int, ...], *, progress: Progress
+) -> list[LanguageModelRow]:
+    """Every case of every candidate; none for a text that is empty. A case that could not be run says why.
+
+    Raises: RunError or BackendUnavailable where the reference cannot be run; MismatchError where a recorded reference
+    holds no predictions.
+    """
+    if not text:
+        return []
+    suite = Suite(config=reference.identity.config, text=text)
+    progress.detail(LANGUAGE_STEP, f"{reference.identity.name}, {suite.longest} tokens")
+    truth = reference.reference_predictions(suite)
+    basis = reference.budgets([candidate.rounding for candidate in candidates], ())
+    rows = []
+    for candidate in candidates:
+        progress.detail(LANGUAGE_STEP, candidate.identity.name)
+        try:
+            found = candidate.candidate_predictions(suite)
+        except BackendUnavailable:
+            continue  # the candidate itself says that it was not measured
+        except RunError as error:
+            found = Predictions(problems=dict.fromkeys(suite.cases, str(error)))
+        rounding = candidate.rounding.name
+        progress.detail(LANGUAGE_STEP, f"torch's own error in {rounding}")
+        errors = basis.language_model(rounding, suite, truth)
+        rows += [_row(candidate, case, suite, truth, found, errors) for case in suite.cases]
+    return rows
+
+
+def _row(
+    candidate: Source, case: str, suite: Suite, reference: Predictions, found: Predictions, errors: Mapping[str, float]
+) -> LanguageModelRow:
+    was_run = case in found.logits or (case == "greedy" and bool(found.greedy_tokens) and case not in found.problems)
+    num_positions, metrics = figures(case, suite, reference, found) if was_run else (0, {})
+    return LanguageModelRow(
+        candidate=candidate.identity.name,
+        case=case,
+        context=suite.cases[case],
+        num_positions=num_positions,
+        verdict="not-measured",  # until it is judged
+        metrics=metrics,
+        budget={},
+        basis={"max_abs": errors[case]} if was_run and case in errors else {},
+        reason="" if was_run else found.problems.get(case, "not run"),
+    )

@@ -55,7 +55,6 @@ class OnnxRun:
         self._kept: dict[str, Arrays] = {name: {} for name in self._cases}
 
     def accumulated(self, segment: Segment) -> ByCase:
-        """See ``LayerRun``."""
         part = self._parts[segment.name]
         found: ByCase = {}
         if part.outputs:
@@ -70,7 +69,6 @@ class OnnxRun:
         return found
 
     def local(self, segment: Segment, given: Mapping[str, Arrays]) -> ByCase:
-        """See ``LayerRun``."""
         part = self._local_part(segment, next(iter(given.values())))
         if not part.outputs:
             return {}

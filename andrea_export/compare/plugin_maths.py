@@ -20,7 +20,7 @@ from andrea_export.core.errors import BackendUnavailable, PluginError
 from andrea_export.core.names import Segment, gelu_layers
 from andrea_export.judge.budget import basis_of, budget_of, failures_of
 from andrea_export.operators.build import build_host_library
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.report.file import PLUGIN_MATHS
 from andrea_export.report.metrics import ErrorSums, LayerErrors
 from andrea_export.report.schema import Candidate, LayerRow, Verdict

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from andrea_export.compare.basis import MeasuredBasis
 from andrea_export.compare.inputs import Arrays, Inputs
-from andrea_export.compare.language.running import add_greedy_leads, candidate_predictions
-from andrea_export.compare.language.suite import Predictions, Suite
-from andrea_export.compare.rounding import rounding_of
+from andrea_export.compare.language.suite import Predictions, Suite, add_greedy_leads, candidate_predictions
+from andrea_export.compare.runs import rounding_of
 from andrea_export.compare.sources.base import Source
 from andrea_export.compare.stream import Stream
 from andrea_export.compare.trace_file import PrecisionBasis, Recording, first_nan

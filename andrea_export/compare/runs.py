@@ -1,14 +1,14 @@
-"""What every run is: one model on the cases of a comparison, a segment of layers at a time.
+"""What every run is: one model on the cases of a comparison, a segment of layers at a time, and how torch rounds in it.
 
 A segment's layers are computed, compared and forgotten before the next: no run ever holds all its activations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
 from andrea_export.compare.inputs import Arrays
 from andrea_export.core.names import Segment, graph_outputs
@@ -67,7 +67,6 @@ class LayerRun(Protocol):
 
         Raises: RunError, BackendUnavailable.
         """
-        ...
 
     def local(self, segment: Segment, given: Mapping[str, Arrays]) -> ByCase:
         """The layers of a segment, each fed the values ``given`` for its inputs rather than the run's own.
@@ -75,15 +74,12 @@ class LayerRun(Protocol):
         ``given`` holds, by case, the reference's layers of this segment and those that come before it as far as
         ``needs`` asked for them, and its past keys and values. A layer whose input was not given is absent.
         """
-        ...
 
     def needs(self, segment: Segment) -> Sequence[str]:
         """Layers of earlier segments that ``local`` will want for this one."""
-        ...
 
     def close(self) -> None:
         """Releases what the run holds."""
-        ...
 
 
 class UnfedRun:
@@ -103,3 +99,22 @@ class UnfedRun:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """Torch in one precision (a key of ``PRECISIONS``) or, with ``convert``, rounding as a graph of these types does.
+
+    ``convert(part, path)`` makes a copy of a part of the model that rounds so; ``path`` is where the part is in it, ""
+    for the whole model.
+    """
+
+    name: str
+    """What a basis is filed under: a precision's name, or a graph's."""
+    precision: str
+    convert: Callable[[Any, str], Any] | None = None
+
+
+def rounding_of(precision: str) -> Rounding:
+    """Torch in one precision."""
+    return Rounding(name=precision, precision=precision)

@@ -37,7 +37,6 @@ class SessionRun(UnfedRun):
                 self.refusals.append(f"{case.name}: {error}")
 
     def accumulated(self, segment: Segment) -> ByCase:
-        """See ``LayerRun``."""
         return {
             case: {name: found[name] for name in segment.layers if name in found} for case, found in self._found.items()
         }

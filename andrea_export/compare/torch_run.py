@@ -15,7 +15,7 @@ from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, first_line
 from andrea_export.core.names import Segment, present_names
 from andrea_export.core.precision import PRECISIONS
-from andrea_export.sessions.torch_reference import array_from_torch, cache_dtype, converted
+from andrea_export.sessions.torch_reference import array_from_torch, cache_dtype, converted, recorded
 from andrea_model.model import Andrea, Block
 
 
@@ -40,7 +40,6 @@ class TorchRun:
         self._converted: tuple[str, Any] = ("", None)
 
     def accumulated(self, segment: Segment) -> ByCase:
-        """See ``LayerRun``."""
         try:
             with torch.inference_mode():
                 return self._accumulated(segment)
@@ -48,7 +47,6 @@ class TorchRun:
             raise RunError(f"torch cannot run these inputs: {first_line(error)}") from error
 
     def local(self, segment: Segment, given: Mapping[str, Arrays]) -> ByCase:
-        """See ``LayerRun``."""
         found: ByCase = {}
         with torch.inference_mode():
             for name, values in given.items():
@@ -83,7 +81,7 @@ class TorchRun:
             else:
                 block = self._parts(segment)
                 past = self._empty_cache(case) if case.past_of is None else presents[case.past_of]
-                with _recorded(block, f"blocks.{segment.block}", segment.layers, layers):
+                with recorded(block, segment.layers, layers, prefix=f"blocks.{segment.block}."):
                     self._stream[name], presents[name] = block(self._stream[name], past, self._allowed[name])
                 layers.update(zip(present_names(segment.block), presents[name], strict=True))
             found[name] = {layer: array_from_torch(tensor) for layer, tensor in layers.items()}
@@ -202,25 +200,3 @@ class _Given:
         exact = np.ascontiguousarray(value, np.float64) if value.dtype != np.float32 else np.ascontiguousarray(value)
         tensor: Tensor = torch.from_numpy(exact).to(getattr(torch, DTYPES[dtype].torch))
         return tensor
-
-
-class _recorded:
-    """While it is entered, every named module of a block writes its output into ``layers``."""
-
-    def __init__(self, block: Block, path: str, names: Sequence[str], layers: dict[str, Tensor]) -> None:
-        modules = {f"{path}.{name}": module for name, module in block.named_modules()}
-        self._wanted = [(name, modules[name]) for name in names if name in modules]
-        self._layers = layers
-
-    def __enter__(self) -> None:
-        self._handles = [module.register_forward_hook(self._hook(name)) for name, module in self._wanted]
-
-    def __exit__(self, *exc: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _hook(self, name: str) -> Any:
-        def hook(_module: torch.nn.Module, _inputs: Any, output: Tensor) -> None:
-            self._layers[name] = output
-
-        return hook

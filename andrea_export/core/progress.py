@@ -10,15 +10,12 @@ class Progress(Protocol):
 
     def start(self, step: str) -> None:
         """A step begins."""
-        ...
 
     def detail(self, step: str, text: str) -> None:
         """A step in progress has something to say: one short line."""
-        ...
 
     def finish(self, step: str, outcome: str) -> None:
         """A step ended well; ``outcome`` says how: ``built in 3.9 s``, ``reused: nothing it is made from changed``."""
-        ...
 
 
 class Silent:

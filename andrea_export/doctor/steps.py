@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from andrea_export.doctor.findings import Finding, Look, all_of, finding_of
-from andrea_export.doctor.gpu import and_a_gpu, gpu
-from andrea_export.doctor.packages import base_packages, packages_above
+from andrea_export import __version__
+from andrea_export.doctor.findings import Finding, Look, all_of, and_a_gpu, finding_of, gpu
+from andrea_export.doctor.packages import base_packages, missing_extras_only, packages_above
 from andrea_export.targets.tensorrt.flavours import FLAVOURS, Flavour, engine_backend
 
 
@@ -105,3 +106,51 @@ STEPS: tuple[Step, ...] = tuple(
     )
 )
 STEP_NAMES = tuple(step.name for step in STEPS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStatus:
+    """One step: whether this machine can do it, with what or what is missing (``detail``), and what brings it."""
+
+    name: str
+    what: str
+    available: bool
+    detail: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """The machine in one line, and every step in the order of a build."""
+
+    machine: str
+    steps: tuple[StepStatus, ...]
+
+
+def examine() -> Examination:
+    """Looks at everything, starts no build and opens no model."""
+    return Examination(machine=_machine(), steps=tuple(map(_status, STEPS)))
+
+
+def examination_as_json(examination: Examination) -> dict[str, Any]:
+    """The examination as plain JSON values."""
+    return {"andrea_export": __version__, **asdict(examination)}
+
+
+def _status(step: Step) -> StepStatus:
+    found = step.look()
+    return StepStatus(
+        name=step.name,
+        what=step.what,
+        available=found.available,
+        detail=found.detail,
+        hint=missing_extras_only(found.hint) if found.hint else None,
+    )
+
+
+def _machine() -> str:
+    """Program, Python and platform, in one line."""
+    return (
+        f"andrea-export {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
+        f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} CPUs"
+    )

@@ -12,9 +12,8 @@ from typing import Any
 
 from andrea_export.core.errors import UsageError
 from andrea_export.inspection.arithmetic import parameter_counts
-from andrea_export.inspection.bundle_folder import inspect_bundle
 from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection
-from andrea_export.inspection.files import inspect_file
+from andrea_export.inspection.files import inspect_bundle, inspect_file
 
 __all__ = ["Inspection", "inspect_path", "inspection_as_json"]
 

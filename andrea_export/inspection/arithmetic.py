@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from andrea_model.config import PRESETS, AndreaConfig
 
-CARD_FIGURE_120M = 98_698_752
-"""The public model card's 98.7M, exactly. Source: the card of ``russellbal/ANDREA``."""
 LESSON_NAME_120M = 120_000_000
 """What the name ANDREA-120M rounds to. Source: the lesson on the transformer block."""
 

@@ -1,4 +1,4 @@
-"""Inspection of a safetensors file."""
+"""Inspection of a checkpoint: a safetensors file, or the published one of the training engine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from andrea_export.core.errors import CheckpointError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.core.metadata import CONFIG_KEY
+from andrea_export.inspection.arithmetic import parameter_counts
 from andrea_export.inspection.facts import Inspection, TensorFact
 from andrea_export.weights.origin import preset_of
 from andrea_export.weights.readers.andrea import AndreaReader
+from andrea_export.weights.readers.recognise import published_header
 from andrea_model.config import PRESETS, AndreaConfig
 
 
@@ -52,3 +55,37 @@ def _config_from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> AndreaConfig |
         ) == (config.d_model, config.mlp_dim):
             return config
     return None
+
+
+def inspect_published(path: Path) -> Inspection:
+    header = published_header(path)
+    if header is None:
+        raise CheckpointError(f"checkpoint {path} changed while it was being read")
+    step, num_params = header
+    fits = [
+        (name, way)
+        for name, config in PRESETS.items()
+        for way, count in (
+            ("tied head, biases, LayerNorms", parameter_counts(config).exact),
+            ("untied head, no biases, no LayerNorm parameters", parameter_counts(config).untied_matrices),
+        )
+        if count == num_params
+    ]
+    matches = "; ".join(f"that is {name} with {way}" for name, way in fits) or "that is not the count of any preset"
+    return Inspection(
+        kind="published-checkpoint",
+        path=str(path),
+        num_bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+        config=PRESETS[fits[0][0]] if fits else None,
+        preset=fits[0][0] if fits else None,
+        weights=f"training step {step:,}",
+        trained=step > 0,
+        num_parameters=num_params,
+        made_by={"layout": "int32 step, int32 n_params, float32 weights, Adam m, Adam v", "step": str(step)},
+        notes=(
+            f"{num_params:,} parameters: {matches}",
+            "the model card does not state the order of the tensors, so it cannot be built from as it is: convert it "
+            "to safetensors with the training engine",
+        ),
+    )

@@ -1,19 +1,47 @@
-"""Asks the file of each kind what is in it."""
+"""Asks the file of each kind what is in it; of a bundle, its manifest and each of its parts. A JSON file of this
+project is not inspected by itself: it says what to inspect instead."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
-from andrea_export.core.errors import UsageError
-from andrea_export.inspection.checkpoint_file import inspect_checkpoint
-from andrea_export.inspection.engine_file import inspect_engine
+from andrea_export.bundle.manifest import Bundle, open_bundle
+from andrea_export.core.errors import UsageError, first_line
+from andrea_export.inspection.checkpoint_file import inspect_checkpoint, inspect_published
+from andrea_export.inspection.engine_file import inspect_engine, inspect_plugin
 from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection
-from andrea_export.inspection.json_file import refuse_json
 from andrea_export.inspection.onnx_file import inspect_onnx
-from andrea_export.inspection.plugin_file import inspect_plugin
-from andrea_export.inspection.published_file import inspect_published
+from andrea_export.targets.ort_cpu.derive import linear_kinds
+from andrea_export.weights.origin import preset_of
 from andrea_export.weights.readers.recognise import FileKind, recognise
+
+_LARGEST_JSON = 1 << 28
+
+
+def refuse_json(path: Path) -> NoReturn:
+    """Raises UsageError for a JSON file, which may well be one that this program wrote."""
+    try:
+        content = json.loads(path.read_bytes()) if path.stat().st_size < _LARGEST_JSON else None
+    except (ValueError, RecursionError):
+        content = None
+    content = content if isinstance(content, dict) else {}
+    schema = str(content.get("schema"))
+    if schema.startswith("andrea-export/manifest/"):
+        raise UsageError(f"{path} is the manifest of a bundle", hint=f"inspect the bundle itself: {path.parent}")
+    if schema.startswith("andrea-export/report/"):
+        raise UsageError(
+            f"{path} is the report of a validation, verdict {content.get('verdict')}",
+            hint=f"it is text; inspect the bundle it lies in: {path.parent}",
+        )
+    raise UsageError(
+        f"{path} begins like JSON and is not a checkpoint, ONNX file, engine or bundle",
+        hint=WHAT_CAN_BE_INSPECTED,
+    )
+
 
 INSPECTORS: Mapping[FileKind, Callable[[Path], Inspection]] = {
     "checkpoint": inspect_checkpoint,
@@ -34,3 +62,56 @@ def inspect_file(path: Path) -> Inspection:
     if kind not in INSPECTORS:
         raise UsageError(f"{path} is neither a file nor a folder", hint=WHAT_CAN_BE_INSPECTED)
     return INSPECTORS[kind](path)
+
+
+def inspect_bundle(path: Path) -> Inspection:
+    bundle = open_bundle(path, verify=False)
+    manifest = bundle.manifest
+    parts = [inspect_file(bundle.model)]
+    broken = []
+    for file in (*sorted((path / "engines").glob("*.plan")), *sorted((path / "plugins").glob("*.so"))):
+        try:
+            parts.append(inspect_file(file))
+        except UsageError as error:
+            broken.append(first_line(error))
+    whole = parts[0]
+    mismatches = bundle.contents.mismatches()
+    return Inspection(
+        kind="bundle",
+        path=str(path),
+        num_bytes=sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        sha256=None,
+        config=bundle.config,
+        preset=preset_of(bundle.config),
+        weights=str(bundle.origin),
+        trained=bundle.origin.trained,
+        num_parameters=whole.num_parameters,
+        inputs=whole.inputs,
+        outputs=whole.outputs,
+        num_nodes=whole.num_nodes,
+        made_by={
+            **manifest.versions,
+            "verdict when built": manifest.verdict,
+            "precisions": ", ".join(manifest.recipe.precisions),
+            **({} if mismatches else _linear_layers(bundle)),
+            **{f"GPUs of {file}": ", ".join(gpus) for file, gpus in manifest.target_gpus.items()},
+            **{f"machine: {key}": value for key, value in manifest.machine.items()},
+        },
+        notes=tuple(f"NOT as it was built: {problem}" for problem in mismatches)
+        or (f"all {len(manifest.files)} files match the manifest's sha256", *broken),
+        parts=tuple(parts),
+    )
+
+
+def _linear_layers(bundle: Bundle) -> dict[str, str]:
+    """Graph for the CPU → what its linear layers are: ``44 in int8, 4 in fp32``."""
+    found = {}
+    for precision, files in bundle.contents.ort_cpu.items():
+        try:
+            kinds = Counter(linear_kinds(bundle.config, precision, bundle.manifest.recipe.ort_cpu).values())
+        except UsageError as error:  # a recipe that no build takes
+            found[files.decode] = first_line(error)
+        else:
+            numbers = ", ".join(f"{number} in {kind}" for kind, number in kinds.most_common())
+            found[files.decode] = f"linear layers: {numbers}"
+    return found

@@ -14,8 +14,7 @@ import numpy as np
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, UsageError
 from andrea_export.lesson.formulas import Array, Formula, Layers, attention_weights_name, formulas
-from andrea_export.sessions.base import Session, zero_cache
-from andrea_export.sessions.generation import step_feeds
+from andrea_export.sessions.base import Session, step_feeds, zero_cache
 from andrea_export.tokens.prompt import outside_vocabulary
 from andrea_model.config import AndreaConfig
 

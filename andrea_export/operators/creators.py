@@ -13,7 +13,7 @@ from pathlib import Path
 
 from andrea_export.core.errors import PluginError
 from andrea_export.operators import creators_probe
-from andrea_export.operators.rows import CustomOp
+from andrea_export.operators.sources import CustomOp
 
 _SECONDS = 120
 # ELF's e_machine: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html

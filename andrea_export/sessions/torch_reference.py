@@ -8,7 +8,8 @@ budgets are derived.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -16,22 +17,22 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, first_line
-from andrea_export.core.names import present_names
+from andrea_export.core.names import graph_outputs, present_names
 from andrea_export.core.precision import HALF_MODULES, PRECISIONS
-from andrea_export.sessions.base import Feeds
-from andrea_export.sessions.torch_tf32 import in_tf32
-from andrea_model.model import Andrea, Block
+from andrea_export.sessions.base import Feeds, Session
+from andrea_model.model import Andrea, Block, Context, Head, Linear
 
 ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
 
 
-class TorchSession:
+class TorchSession(Session):
     """Runs the reference model in one precision; ``layers`` are returned beside the graph outputs.
 
-    fp64 and fp32 convert the whole model; tf32 is fp32 with rounded operands (``torch_tf32``). fp16 and bf16 follow
+    fp64 and fp32 convert the whole model; tf32 is fp32 with rounded operands (``in_tf32``). fp16 and bf16 follow
     the engines' mixed-precision rule (``precision.HALF_MODULES`` in the half type, all else fp32).
     """
 
@@ -39,10 +40,7 @@ class TorchSession:
         self.name = f"torch-{precision}"
         self.config = model.config
         self.layers = tuple(layers)
-        self.output_names = (
-            "logits",
-            *(name for index in range(model.config.n_layer) for name in present_names(index)),
-        )
+        self.output_names = tuple(spec.name for spec in graph_outputs(model.config))
         self._model = converted(model, precision)
         self._cache_dtype = cache_dtype(precision)
 
@@ -56,9 +54,9 @@ class TorchSession:
             )
             for index in range(config.n_layer)
         ]
-        found: dict[str, npt.NDArray[Any]] = {}
+        layers: dict[str, Tensor] = {}
         try:
-            with torch.inference_mode(), _hooked(self._model, self.layers, found):
+            with torch.inference_mode(), recorded(self._model, self.layers, layers):
                 logits, present = self._model(
                     torch.from_numpy(feeds["input_ids"]),
                     torch.from_numpy(feeds["attention_mask"]),
@@ -67,7 +65,7 @@ class TorchSession:
                 )
         except (IndexError, RuntimeError, ValueError) as error:
             raise RunError(f"torch cannot run these inputs: {first_line(error)}") from error
-        found["logits"] = array_from_torch(logits)
+        found = {name: array_from_torch(value) for name, value in (*layers.items(), ("logits", logits))}
         for index, (key, value) in enumerate(present):
             found.update(zip(present_names(index), (array_from_torch(key), array_from_torch(value)), strict=True))
         return found
@@ -76,25 +74,21 @@ class TorchSession:
         """Releases the converted model."""
         del self._model
 
-    def __enter__(self) -> TorchSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 @contextmanager
-def _hooked(model: Andrea, layers: Sequence[str], found: dict[str, npt.NDArray[Any]]) -> Iterator[None]:
-    """Records the output of every named module while the block runs."""
-    modules = dict(model.named_modules())
+def recorded(
+    module: torch.nn.Module, names: Sequence[str], found: dict[str, Tensor], *, prefix: str = ""
+) -> Iterator[None]:
+    """While it is entered, every part of the module whose path, after ``prefix``, is named puts its output there."""
+    parts = {f"{prefix}{path}": part for path, part in module.named_modules()}
 
     def record(name: str) -> Any:
-        def hook(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-            found[name] = array_from_torch(output)
+        def hook(_module: torch.nn.Module, _inputs: Any, output: Tensor) -> None:
+            found[name] = output
 
         return hook
 
-    handles = [modules[name].register_forward_hook(record(name)) for name in layers if name in modules]
+    handles = [parts[name].register_forward_hook(record(name)) for name in names if name in parts]
     try:
         yield
     finally:
@@ -153,3 +147,56 @@ def array_from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:
     if tensor.dtype == torch.bfloat16:  # numpy has no bf16 of its own; the bits are the same
         return tensor.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
+
+
+Rounding = Callable[[Tensor], Tensor]
+
+_DROPPED_BITS = 13  # of fp32's 23 explicit mantissa bits TF32 keeps 10
+
+
+def rounded_to_tf32(x: Tensor) -> Tensor:
+    """fp32 values rounded to 10 explicit mantissa bits, ties to even; NaN and infinities as they are.
+
+    Source: https://developer.nvidia.com/blog/accelerating-ai-training-with-tf32-tensor-cores/ (8 exponent bits, 10
+    mantissa bits; the tensor cores multiply such operands and add up in fp32).
+    """
+    bits = x.contiguous().view(torch.int32)
+    half = (1 << (_DROPPED_BITS - 1)) - 1
+    is_odd = (bits >> _DROPPED_BITS) & 1
+    rounded = ((bits + half + is_odd) & -(1 << _DROPPED_BITS)).view(torch.float32)
+    return torch.where(torch.isfinite(x), rounded, x)
+
+
+def in_tf32(module: ModuleT, rounding: Rounding = rounded_to_tf32) -> ModuleT:
+    """A copy whose linear layers, attention and head multiply operands that went through ``rounding``.
+
+    Weights are rounded once, what is computed as it comes; biases, norms, softmax, GELU and the residual stream are
+    fp32. ``rounding`` is another where somebody asks how far two ways to round are apart: TF32's is not specified.
+    """
+    copied = copy.deepcopy(module)
+
+    def hook(_module: torch.nn.Module, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(rounding(value) for value in operands)
+
+    for part in copied.modules():
+        if isinstance(part, Linear):
+            part.weight.copy_(rounding(part.weight))
+        if isinstance(part, Linear | Head):
+            part.register_forward_pre_hook(hook)
+        elif isinstance(part, Context):
+            part.forward = _Attention(rounding)  # type: ignore[method-assign]
+    return copied
+
+
+class _Attention:
+    """``Context.forward`` spelled out, so that both of its products have their operands rounded."""
+
+    def __init__(self, rounding: Rounding) -> None:
+        self._rounding = rounding
+
+    def __call__(self, q_BHSD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, allowed_B1SK: Tensor) -> Tensor:
+        rounding = self._rounding
+        scores_BHSK = rounding(q_BHSD) @ rounding(k_BHKD).transpose(2, 3) / math.sqrt(q_BHSD.shape[-1])
+        weights_BHSK = torch.softmax(scores_BHSK.masked_fill(~allowed_B1SK, -math.inf), dim=-1)
+        context_BHSD: Tensor = rounding(weights_BHSK) @ rounding(v_BHKD)
+        return context_BHSD.transpose(1, 2).flatten(2)

@@ -13,15 +13,12 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text. Raises: UnicodeEncodeError for one that UTF-8 has no bytes for (a lone surrogate)."""
-        ...
 
     def encode_bytes(self, content: bytes) -> tuple[int, ...]:
         """The ids of a file's content. Every sequence of bytes can be spelled, whether it is valid UTF-8 or not."""
-        ...
 
     def stream(self) -> TextStream:
         """A new text, to be decoded token by token."""
-        ...
 
 
 class TextStream(Protocol):
@@ -29,8 +26,6 @@ class TextStream(Protocol):
 
     def feed(self, token: int) -> str:
         """What this token completes: nothing, a few characters, or a mark for a token that spells no text."""
-        ...
 
     def finish(self) -> str:
         """What is left at the end: U+FFFD where a character was cut off."""
-        ...

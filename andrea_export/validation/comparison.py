@@ -8,10 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from andrea_export.compare.built_in_text import built_in_tokens
-from andrea_export.compare.compare import Compared, compare
-from andrea_export.compare.inputs import Inputs, cases_from_tokens, cases_within, text_tokens, tokens_from_file
-from andrea_export.compare.predictions import language_rows
+from andrea_export.compare.compare import Compared, compare, language_rows
+from andrea_export.compare.inputs import (
+    Inputs,
+    built_in_tokens,
+    cases_from_tokens,
+    cases_within,
+    text_tokens,
+    tokens_from_file,
+)
 from andrea_export.compare.sources.base import Source, same_model
 from andrea_export.core.errors import MismatchError, UsageError
 from andrea_export.core.names import layer_names

@@ -9,6 +9,7 @@ DIR#ARTIFACT    ``onnx``, ``onnx-fp16`` (the graph its fp16 engines are built fr
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
@@ -24,18 +25,8 @@ from andrea_export.weights.readers.andrea import AndreaReader
 from andrea_export.weights.readers.recognise import recognise
 
 
-class Sources:
+class Sources(ExitStack):
     """Opens sources by their specification; what they hold on disk is removed at the end."""
-
-    def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Sources:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
 
     def open(self, specification: str, *, precision: str) -> Source:
         """The source a specification names; ``precision`` is that of a checkpoint which names none.
@@ -62,11 +53,6 @@ class Sources:
         _no_artifact(path, artifact, "an ONNX file")
         return onnx_source(path)
 
-    def _scratch(self) -> Path:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="andrea-")
-        return Path(self._folder.name)
-
     def _from_bundle(self, bundle: Bundle, artifact: str) -> Source:
         engines = {Path(entry.file).stem: entry for entry in bundle.manifest.engines}
         if artifact == "onnx":
@@ -79,7 +65,8 @@ class Sources:
         mixed = [f"onnx-{name}" for name in ENGINE_PRECISIONS if name != "fp32"]
         if artifact in mixed:
             precision = PRECISIONS[artifact.removeprefix("onnx-")]
-            return mixed_source(bundle.model, bundle.config, bundle.origin, precision, folder=self._scratch())
+            scratch = self.enter_context(tempfile.TemporaryDirectory(prefix="andrea-"))
+            return mixed_source(bundle.model, bundle.config, bundle.origin, precision, folder=Path(scratch))
         graphs = {name for own in bundle.contents.ort_cpu.values() for name in (own.decode, own.prefill)}
         if f"{artifact}.onnx" in graphs:
             raise for_the_cpu_kernels(bundle.path / f"{artifact}.onnx")

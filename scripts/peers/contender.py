@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.contenders import Peer
-from peers.environments import HERE, python_of
+from peers.prepare import HERE, python_of
 
 
 @dataclass(slots=True, kw_only=True)

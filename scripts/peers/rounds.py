@@ -1,20 +1,28 @@
-"""The contenders of one precision, measured in alternating rounds, then asked for their logits."""
+"""The document of a run: the contenders of each precision, measured in alternating rounds, then their logits."""
 
 from __future__ import annotations
 
+import os
+import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from measure.results import processor_facts
 
 from andrea_export.compare.language.figures import agreement
+from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.machine import MachineLimits, measure_limits
 from peers.contender import Contender, start
 from peers.contenders import Peer
-from peers.environments import TRAINED
+from peers.prepare import CHECKPOINT, TRAINED, TRAINED_LENGTH, TRAINED_ROWS
+from peers.report import goals_of
 
 PREFILLS = {"first_token_32": (1, 32), "prefill_128": (1, 128), "prefill_1024": (1, 1023), "prefill_8x128": (8, 128)}
 SHORT = 128
@@ -99,3 +107,35 @@ def _keep_accuracy(one: Contender, asked: Contender, place: Path, key: str) -> N
     got = agreement(expected, found)
     largest = float(np.abs(expected - found).max())
     one.accuracy[key] = {"kl_mean": got.kl_mean, "top1": got.top1, "max_abs": largest}
+
+
+def run_of(
+    peers: Sequence[Peer], precisions: Sequence[str], folder: Path, *, num_rounds: int, threads: int
+) -> dict[str, Any]:
+    """Measures every precision in turn."""
+    begin, load_before = time.perf_counter(), os.getloadavg()
+    measured: list[Contender] = []
+    limits: list[MachineLimits] = []
+    for precision in precisions:
+        measured += measure(peers, precision, folder, num_rounds=num_rounds, threads=threads, limits=limits)
+    document: dict[str, Any] = {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "machine": processor_facts(),
+        "threads": threads,
+        "rounds": num_rounds,
+        "trained": {"checkpoint": CHECKPOINT.name, "prompts": TRAINED_ROWS, "longest": TRAINED_LENGTH},
+        "minutes": (time.perf_counter() - begin) / 60,
+        "load_before": load_before,
+        "load_after": os.getloadavg(),
+        "limits": {
+            entry.name: statistics.median(getattr(one, entry.name) for one in limits)
+            for entry in fields(MachineLimits)
+        },
+        "limits_of_each_round": [asdict(one) for one in limits],
+        "decoded_bytes": {
+            precision: decoded_bytes(folder / "bundle" / f"ort-cpu-{precision}.onnx")
+            for precision in precisions
+        },
+        "contenders": [one.row() for one in measured],
+    }  # fmt: skip
+    return {**document, "goals": goals_of(document)}

@@ -6,10 +6,8 @@ docstring, a help text), so that nothing is said twice.
 
 from __future__ import annotations
 
-from reference_pages.command_line import command_line
-from reference_pages.failures import exit_codes
 from reference_pages.keys import policy, recipe, report
-from reference_pages.precisions import precisions
+from reference_pages.pages import command_line, exit_codes, precisions
 
 PAGES = {
     "command-line.md": command_line,

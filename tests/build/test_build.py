@@ -19,7 +19,7 @@ from andrea_export.bundle.manifest import Bundle, open_bundle, seal
 from andrea_export.core.errors import BundleError, CheckpointError, UsageError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.core.progress import Silent
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.targets.recipe import recipe_from_mapping
 from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint

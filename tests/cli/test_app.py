@@ -120,7 +120,7 @@ def test_a_bug_shows_no_traceback_unless_asked(andrea: Andrea, monkeypatch: pyte
     def broken() -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("andrea_export.doctor.examination.examine", broken)
+    monkeypatch.setattr("andrea_export.doctor.steps.examine", broken)
     quiet = andrea("doctor")
     assert quiet.code == 70
     assert quiet.error == "a bug in andrea-export: ZeroDivisionError: planted"
@@ -136,7 +136,7 @@ def test_interrupting_is_one_line(andrea: Andrea, monkeypatch: pytest.MonkeyPatc
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("andrea_export.doctor.examination.examine", interrupted)
+    monkeypatch.setattr("andrea_export.doctor.steps.examine", interrupted)
     outcome = andrea("doctor")
     assert (outcome.code, outcome.error, outcome.stdout) == (130, "interrupted", "")
 

@@ -323,7 +323,7 @@ def test_doctor_exits_0_whatever_it_finds(andrea: Andrea, monkeypatch: pytest.Mo
 
 
 def test_doctor_can_be_a_gate(andrea: Andrea, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("andrea_export.doctor.gpu.why_no_gpu", lambda: "needs a GPU: no driver")
+    monkeypatch.setattr("andrea_export.doctor.findings.why_no_gpu", lambda: "needs a GPU: no driver")
     assert andrea("doctor", "--require", "export").code == 0
     outcome = andrea("doctor", "--require", "export", "--require", "gpu", "--json")
     assert outcome.code == 3

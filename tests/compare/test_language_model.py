@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andrea_export.compare.built_in_text import BUILT_IN_TEXT, built_in_tokens
-from andrea_export.compare.inputs import Inputs, cases_from_tokens
+from andrea_export.compare.inputs import BUILT_IN_TEXT, Inputs, built_in_tokens, cases_from_tokens
 from andrea_export.compare.language.figures import figures
-from andrea_export.compare.language.running import candidate_predictions, reference_predictions
-from andrea_export.compare.language.suite import CONTEXTS, Predictions, Suite
+from andrea_export.compare.language.suite import (
+    CONTEXTS,
+    Predictions,
+    Suite,
+    candidate_predictions,
+    reference_predictions,
+)
 from andrea_export.compare.sources.onnx_source import onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.progress import Silent

@@ -26,9 +26,9 @@ from andrea_export.core.precision import (
 )
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.graph.passes.contract import run_passes
-from andrea_export.graph.passes.native_gelu import NativeGelu
+from andrea_export.graph.passes.gelu_nodes import NativeGelu
 from andrea_export.graph.passes.taps import AddTaps
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.sessions.base import zero_cache
 from andrea_export.targets.tensorrt.passes.decompose_attention import DecomposeAttention
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.doctor import gpu, packages
-from andrea_export.doctor.examination import StepStatus, examine
+from andrea_export.doctor import findings, packages
 from andrea_export.doctor.packages import DISTRIBUTION, Requirement, missing_extras_only, requirements
-from andrea_export.doctor.steps import STEP_NAMES
+from andrea_export.doctor.steps import STEP_NAMES, StepStatus, examine
 
 
 def step(name: str) -> StepStatus:
@@ -117,25 +116,25 @@ def test_the_gpu_is_what_the_driver_says(
     """nvidia-smi only names it; a Jetson may have the one without the other."""
     tool = fake_nvidia_smi(tmp_path, body)
     monkeypatch.setattr(shutil, "which", lambda name: str(tool))
-    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "")
-    assert gpu.gpu().available
-    assert gpu.gpu().detail.startswith(detail)
-    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "needs a GPU: the driver finds no GPU")
-    assert (gpu.gpu().available, gpu.gpu().detail) == (False, "needs a GPU: the driver finds no GPU")
+    monkeypatch.setattr(findings, "why_no_gpu", lambda: "")
+    assert findings.gpu().available
+    assert findings.gpu().detail.startswith(detail)
+    monkeypatch.setattr(findings, "why_no_gpu", lambda: "needs a GPU: the driver finds no GPU")
+    assert (findings.gpu().available, findings.gpu().detail) == (False, "needs a GPU: the driver finds no GPU")
 
 
 def test_an_nvidia_smi_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*arguments: object, **options: object) -> None:
         raise subprocess.TimeoutExpired("nvidia-smi", 20)
 
-    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "")
+    monkeypatch.setattr(findings, "why_no_gpu", lambda: "")
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
     monkeypatch.setattr(subprocess, "run", hang)
-    assert gpu.gpu().detail.startswith("the driver finds one")
+    assert findings.gpu().detail.startswith("the driver finds one")
 
 
 def test_nothing_is_advised_that_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "needs a GPU: no driver")
+    monkeypatch.setattr(findings, "why_no_gpu", lambda: "needs a GPU: no driver")
     for name in ("build-tensorrt", "run-cuda", "run-tensorrt", "run-tensorrt-rtx", "run-engines-tensorrt"):
         found = step(name)
         assert not found.available
@@ -166,7 +165,7 @@ def test_a_gpu_provider_without_a_gpu_is_not_available(monkeypatch: pytest.Monke
     from andrea_export.sessions.base import Availability
 
     monkeypatch.setattr(backend, "provider_availability", lambda name: Availability(available=True))
-    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "needs a GPU: no driver")
+    monkeypatch.setattr(findings, "why_no_gpu", lambda: "needs a GPU: no driver")
     found = {entry.name: entry.available for entry in examine().steps}
     assert not found["run-cuda"]
     assert found["run-cpu"]

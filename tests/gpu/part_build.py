@@ -22,7 +22,7 @@ def named_toolkit() -> Path | None:
 
 def build(folder: Path, result: PartResult, *, rehearse: bool) -> Built:
     """The libraries in `folder`, compiled now. Raises: NotAvailable, PluginError."""
-    from andrea_export.operators.rows import andrea_gelu
+    from andrea_export.operators.sources import andrea_gelu
 
     architecture = "" if rehearse else gpu_architecture()
     try:

@@ -23,7 +23,7 @@ from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.names import BLOCK_LAYERS, gelu_layers, graph_inputs, graph_outputs
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.graph.canonical.metadata import read_canonical_info
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.sessions.base import zero_cache
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.weights.load import LoadedModel, load_model

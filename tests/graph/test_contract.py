@@ -7,10 +7,9 @@ import pytest
 
 from andrea_export.core.errors import PassError
 from andrea_export.graph.passes.contract import run_passes
-from andrea_export.graph.passes.native_gelu import NativeGelu
+from andrea_export.graph.passes.gelu_nodes import NativeGelu, PluginGelu
 from andrea_export.graph.passes.taps import AddTaps
-from andrea_export.operators.rows import andrea_gelu
-from andrea_export.targets.tensorrt.passes.plugin_gelu import PluginGelu
+from andrea_export.operators.sources import andrea_gelu
 from support.graphs import two_gelus
 
 OP = andrea_gelu()

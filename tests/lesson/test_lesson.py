@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from andrea_export.core.errors import RunError, UsageError
-from andrea_export.lesson.attention_weights import model_with_attention_weights
+from andrea_export.lesson.backends import model_with_attention_weights
 from andrea_export.lesson.formulas import attention_weights_name, lesson_layers
 from andrea_export.lesson.lesson import (
     BackendLayers,

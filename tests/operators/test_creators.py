@@ -10,7 +10,7 @@ import pytest
 
 from andrea_export.core.errors import PluginError
 from andrea_export.operators.creators import check_library, read_creators
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from support.plugin_builds import PLUGIN_ON_CPU, compile_library
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from andrea_export.operators.creators import check_library, read_creators
-from andrea_export.operators.rows import custom_ops
-from andrea_export.operators.sources import plugin_source_files
+from andrea_export.operators.sources import custom_ops, plugin_source_files
 from support.plugin_builds import PLUGIN_ON_CPU, build_programs
 
 ROW = {

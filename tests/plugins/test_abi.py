@@ -14,7 +14,7 @@ import pytest
 
 from andrea_export.operators.build import build_plugin_library
 from andrea_export.operators.creators import check_library
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.operators.toolchain import find_cuda_toolkit
 from support.plugin_builds import PLUGINS
 

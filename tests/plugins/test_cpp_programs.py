@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from andrea_export.operators.build import PluginBuild
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from support.plugin_builds import PLUGIN_ON_CPU, PLUGINS, build_programs
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from andrea_export.operators.build import PluginBuild
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None,

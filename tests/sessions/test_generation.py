@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from andrea_export.core.errors import RunError, UsageError
-from andrea_export.sessions.generation import greedy, step_feeds
+from andrea_export.sessions.base import greedy, step_feeds
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.weights.load import LoadedModel

@@ -8,12 +8,11 @@ import torch
 
 from andrea_export.compare.basis import MeasuredBasis
 from andrea_export.compare.inputs import Inputs
-from andrea_export.compare.rounding import rounding_of
+from andrea_export.compare.runs import rounding_of
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.progress import Silent
 from andrea_export.judge.verdicts import Terms
-from andrea_export.sessions.torch_reference import TorchSession, converted
-from andrea_export.sessions.torch_tf32 import in_tf32, rounded_to_tf32
+from andrea_export.sessions.torch_reference import TorchSession, converted, in_tf32, rounded_to_tf32
 from andrea_export.validation.comparison import diff
 from andrea_export.weights.load import LoadedModel
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from andrea_export.core.names import present_names
-from andrea_export.sessions.base import Feeds
+from andrea_export.sessions.base import Feeds, Session
 from andrea_model.config import AndreaConfig
 
 
-class ScriptedSession:
+class ScriptedSession(Session):
     """The n-th run gives the n-th of ``logits_V`` at every position, over a cache of zeros."""
 
     name = "scripted"
@@ -34,11 +33,3 @@ class ScriptedSession:
 
     def close(self) -> None:
         """Holds nothing."""
-
-    def __enter__(self) -> ScriptedSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

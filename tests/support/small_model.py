@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from andrea_export.compare.built_in_text import built_in_tokens
-from andrea_export.compare.inputs import Inputs, seeded_cases, text_tokens
+from andrea_export.compare.inputs import Inputs, built_in_tokens, seeded_cases, text_tokens
 from andrea_export.compare.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.progress import Silent

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from andrea_export.core.errors import UsageError
 from andrea_export.report.schema import Check
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Target
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, step_key
 from andrea_export.targets.recipe import Recipe
-from andrea_export.targets.steps import step_key
 from andrea_model.config import AndreaConfig
 
 

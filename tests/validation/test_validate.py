@@ -20,7 +20,7 @@ from andrea_export.core.progress import Silent
 from andrea_export.graph.parameters import hashes_from_model
 from andrea_export.report.file import report_as_json, report_from_json
 from andrea_export.report.schema import Report
-from andrea_export.targets.onnx.weights_check import check_weights
+from andrea_export.targets.onnx.target import check_weights
 from andrea_export.validation.bundle import validate_bundle
 from andrea_export.weights.load import LoadedModel
 

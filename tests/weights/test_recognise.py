@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from andrea_export.core.metadata import TRACE_KEY
-from andrea_export.weights.readers.published import published_header
-from andrea_export.weights.readers.recognise import FileKind, recognise
+from andrea_export.weights.readers.recognise import FileKind, published_header, recognise
 
 
 def trace(path: Path) -> None:

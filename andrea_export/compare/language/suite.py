@@ -1,12 +1,22 @@
-"""The cases of the language model that a text allows, and what one model predicts on them."""
+"""The cases of the language model that a text allows, and running them: what one model predicts.
+
+Attention is causal, so that the reference's first L predictions are those of a run of L tokens: one long run of it
+serves every context. The candidate is run at every context, in a left-padded batch, and step by step with its cache.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from andrea_export.compare.inputs import Arrays
+from andrea_export.core.dtypes import DTYPES
+from andrea_export.core.errors import RunError
+from andrea_export.core.precision import PRECISIONS
+from andrea_export.sessions.base import Session, cache_from, greedy, zero_cache
 from andrea_model.config import AndreaConfig
 
 Logits = npt.NDArray[Any]
@@ -82,3 +92,112 @@ class Predictions:
     logits: dict[str, Logits] = field(default_factory=dict)
     greedy_tokens: tuple[int, ...] = ()
     problems: dict[str, str] = field(default_factory=dict)
+
+
+def reference_predictions(session: Session, suite: Suite, precision: str) -> Predictions:
+    """What the reference predicts, from one run of the text and one greedy continuation. Raises: RunError."""
+    logits = _run(session, suite, suite.text[: suite.longest], precision)
+    found = Predictions(logits={f"context {length}": logits[:length] for length in suite.contexts})
+    found.logits[PADDED] = np.concatenate([logits[:length] for length in suite.padded_lengths])
+    if suite.num_steps:
+        found.logits[DECODE] = logits[suite.short - suite.num_steps : suite.short]
+    _continue(session, suite, precision, found)
+    add_greedy_leads(session, suite, precision, found)
+    return found
+
+
+def add_greedy_leads(session: Session, suite: Suite, precision: str, found: Predictions) -> None:
+    """Adds the model's logits along its own continuation: the lead of each token it chose. Raises: RunError."""
+    if found.greedy_tokens:
+        whole = (*suite.prompt, *found.greedy_tokens[:-1])
+        found.logits[GREEDY] = _run(session, suite, whole, precision)[len(suite.prompt) - 1 :]
+
+
+def candidate_predictions(session: Session, suite: Suite, precision: str) -> Predictions:
+    """What a candidate predicts, each case really run; a case it refuses is a problem, not an error."""
+    found = Predictions()
+
+    def attempt(case: str, logits: Any) -> None:
+        try:
+            found.logits[case] = logits()
+        except RunError as error:
+            found.problems[case] = str(error)
+
+    for length in suite.contexts:
+        attempt(f"context {length}", lambda length=length: _run(session, suite, suite.text[:length], precision))
+    attempt(PADDED, lambda: _run_padded(session, suite, precision))
+    if suite.num_steps:
+        attempt(DECODE, lambda: _run_steps(session, suite, precision))
+    try:
+        _continue(session, suite, precision, found)
+    except RunError as error:
+        found.problems[GREEDY] = str(error)
+    return found
+
+
+def run_of_text(session: Session, suite: Suite, precision: str) -> Logits:
+    """The logits ``[L, V]`` of the longest context. Raises: RunError."""
+    return _run(session, suite, suite.text[: suite.longest], precision)
+
+
+def _run(session: Session, suite: Suite, tokens: tuple[int, ...], precision: str) -> Logits:
+    ids = np.array([tokens], np.int64)
+    positions = np.arange(len(tokens), dtype=np.int64)[None]
+    row: Logits = _logits(session, suite, ids, np.ones_like(ids), positions, precision)[0]
+    return row
+
+
+def _run_padded(session: Session, suite: Suite, precision: str) -> Logits:
+    lengths = suite.padded_lengths
+    ids = np.zeros((len(lengths), suite.short), np.int64)
+    mask = np.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        ids[row, suite.short - length :] = suite.text[:length]
+        mask[row, suite.short - length :] = 1
+    logits = _logits(session, suite, ids, mask, np.maximum(mask.cumsum(axis=1) - 1, 0), precision)
+    return np.concatenate([logits[row, suite.short - length :] for row, length in enumerate(lengths)])
+
+
+def _run_steps(session: Session, suite: Suite, precision: str) -> Logits:
+    """The last positions of the short context, one token a run after the others' cache."""
+    start = suite.short - suite.num_steps
+    ids = np.array([suite.text[: suite.short]], np.int64)
+    positions = np.arange(suite.short, dtype=np.int64)[None]
+    cache = _empty_cache(suite.config, 1, precision)
+    found = []
+    for begin, end in ((0, start), *((index, index + 1) for index in range(start, suite.short))):
+        feeds = {
+            "input_ids": ids[:, begin:end],
+            "attention_mask": np.ones((1, end), np.int64),
+            "position_ids": positions[:, begin:end],
+        }
+        outputs = session.run({**feeds, **cache})
+        cache = cache_from(outputs)
+        found.append(outputs["logits"][0, -1])
+    return np.stack(found[1:])
+
+
+def _continue(session: Session, suite: Suite, precision: str, found: Predictions) -> None:
+    tokens = greedy(session, suite.config, suite.prompt, suite.num_greedy, cache_dtype=_cache_dtype(precision))
+    found.greedy_tokens = tuple(tokens)
+
+
+def _logits(
+    session: Session,
+    suite: Suite,
+    ids: npt.NDArray[np.int64],
+    mask: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    precision: str,
+) -> Logits:
+    feeds = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    logits: Logits = session.run({**feeds, **_empty_cache(suite.config, len(ids), precision)})["logits"]
+    return logits
+
+
+def _empty_cache(config: AndreaConfig, batch: int, precision: str) -> Arrays:
+    return zero_cache(config, batch=batch, past=0, dtype=_cache_dtype(precision))
+
+
+def _cache_dtype(precision: str) -> np.dtype[Any]:
+    return DTYPES[PRECISIONS[precision].cache_dtype].numpy

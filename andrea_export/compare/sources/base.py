@@ -9,10 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from andrea_export.compare.inputs import Case
-from andrea_export.compare.language.running import candidate_predictions, reference_predictions
-from andrea_export.compare.language.suite import Predictions, Suite
-from andrea_export.compare.rounding import Rounding, rounding_of
-from andrea_export.compare.runs import ByCase, LayerRun
+from andrea_export.compare.language.suite import Predictions, Suite, candidate_predictions, reference_predictions
+from andrea_export.compare.runs import ByCase, LayerRun, Rounding, rounding_of
 from andrea_export.compare.trace_file import TraceFile
 from andrea_export.core.errors import MismatchError
 from andrea_export.core.names import Segment

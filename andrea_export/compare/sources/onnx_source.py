@@ -56,7 +56,6 @@ class OnnxSource(Source):
         )
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
-        """See ``Source``."""
         from andrea_export.compare.onnx_run import OnnxRun
 
         self._check_available()
@@ -70,7 +69,6 @@ class OnnxSource(Source):
         )
 
     def session(self) -> Session:
-        """See ``Source``."""
         self._check_available()
         return OnnxSession(self._file(), self._provider, name=self.identity.name)
 

@@ -37,19 +37,16 @@ class TorchSource(Source):
         )
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
-        """See ``Source``."""
         from andrea_export.compare.torch_run import TorchRun
 
         return TorchRun(self._model, cases, precision=self.identity.precision)
 
     def session(self) -> Session:
-        """See ``Source``."""
         from andrea_export.sessions.torch_reference import TorchSession
 
         return TorchSession(self._model, precision=self.identity.precision)
 
     def weights(self) -> Andrea:
-        """See ``Source``."""
         return self._model
 
 

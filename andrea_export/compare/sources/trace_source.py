@@ -10,8 +10,7 @@ import numpy as np
 from andrea_export.compare.basis import RecordedBasis
 from andrea_export.compare.inputs import Case
 from andrea_export.compare.language.suite import Predictions, Suite
-from andrea_export.compare.rounding import Rounding
-from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Visible, outputs_alone
+from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Rounding, Visible, outputs_alone
 from andrea_export.compare.session_run import TraceRun
 from andrea_export.compare.sources.base import Identity, Source
 from andrea_export.compare.trace_file import TraceFile
@@ -45,7 +44,6 @@ class TraceSource(Source):
         )
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
-        """See ``Source``."""
         return TraceRun(self.recording, self._visible)
 
     def session(self) -> NoReturn:

@@ -1,6 +1,6 @@
 """The canonical ONNX file: one fp32 graph that onnxruntime, TensorRT with the plugin and TensorRT without all take.
 
-    trace ──> names ──> instantiate ──> interface ──> function body ──> metadata        export.py runs them in order
+    trace ──> names ──> instantiate ──> weights, interface, function body, metadata    (export.py runs them in order)
 
 One block is traced by ``torch.onnx.export``, then instantiated ``n_layer`` times: tracing costs the same for 2 blocks
 and for 24, and every block is the same graph by construction. That the result is the torch model is not assumed from

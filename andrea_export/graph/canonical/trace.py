@@ -18,7 +18,7 @@ from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import ExportError, first_line
 from andrea_export.core.names import TensorSpec, graph_inputs, graph_outputs
 from andrea_export.graph.canonical import OPSET
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea, Mlp, build_model
 

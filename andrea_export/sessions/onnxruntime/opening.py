@@ -186,8 +186,8 @@ def bytes_for_tensorrt(model: Path) -> bytes:
     import onnx_ir as ir
 
     from andrea_export.graph.passes.contract import run_passes
-    from andrea_export.graph.passes.trt_plugins_domain import TrtPluginsDomain
-    from andrea_export.operators.rows import andrea_gelu
+    from andrea_export.graph.passes.gelu_nodes import TrtPluginsDomain
+    from andrea_export.operators.sources import andrea_gelu
 
     derived = ir.load(model)
     run_passes(derived, TrtPluginsDomain(andrea_gelu()))
@@ -198,7 +198,7 @@ def bytes_for_tensorrt(model: Path) -> bytes:
 def _checked_plugin(library: Path) -> str:
     """The library's path, its creator looked at first: onnxruntime only warns where a library cannot be loaded."""
     from andrea_export.operators.creators import check_library
-    from andrea_export.operators.rows import andrea_gelu
+    from andrea_export.operators.sources import andrea_gelu
 
     if not library.is_file():
         raise PluginError(

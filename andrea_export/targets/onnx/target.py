@@ -1,17 +1,21 @@
-"""``onnx``: the model in one file that every runtime takes."""
+"""``onnx``: the model in one file that every runtime takes, its weights bit for bit those it was exported from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from andrea_export.core.errors import ExportError
 from andrea_export.core.installed import installed_versions
 from andrea_export.core.precision import PRECISIONS
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.graph.parameters import problems_of_parameters
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.report.schema import Check
 from andrea_export.targets.onnx.files import MODEL, WEIGHTS
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Target
-from andrea_export.targets.steps import step_key, tool_sha256
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, step_key, tool_sha256
+from andrea_model.config import AndreaConfig
+from andrea_model.model import parameter_shapes
 
 if TYPE_CHECKING:
     from andrea_export.compare.sources.base import Source
@@ -59,6 +63,31 @@ class OnnxTarget(Target):
 
     def checks(self, made: Made) -> Iterable[Check]:
         """Its weights are the torch model's, bit for bit."""
-        from andrea_export.targets.onnx.weights_check import check_weights
 
         yield check_weights(made.folder / MODEL, made.record.weights_sha256, made.config)
+
+
+def check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig) -> Check:
+    """Whether the ONNX file's parameters are the model's and no others, bit for bit; the first layer at fault is named.
+
+    ``expected``: parameter name → sha256. A file that cannot be read fails.
+    """
+    try:
+        problems = problems_of_parameters(model, expected, config)
+    except ExportError as error:
+        return Check(name="weights", verdict="fail", detail=str(error))
+    if not problems:
+        return Check(
+            name="weights",
+            verdict="pass",
+            detail=f"all {len(expected)} parameters in {model.name} are bit for bit the model's",
+        )
+    listed = ", ".join(f"{name} ({problem})" for name, problem in list(problems.items())[:8])
+    more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
+    first = next(iter(problems))
+    return Check(
+        name="weights",
+        verdict="fail",
+        detail=f"{len(problems)} of {len(expected)} parameters in {model.name} are not the model's: {listed}{more}",
+        layer=first.rpartition(".")[0] if first in parameter_shapes(config) else None,
+    )

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.targets.onnx.files import MODEL
 from andrea_export.targets.ort_cpu.files import PATTERNS, files_of
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Target
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, step_key
 from andrea_export.targets.recipe import Recipe
-from andrea_export.targets.steps import step_key
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:

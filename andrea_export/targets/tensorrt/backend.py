@@ -21,7 +21,7 @@ from andrea_export.core.installed import installed_version
 from andrea_export.core.names import gelu_layers
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Progress
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.sessions.base import Availability, Session
 from andrea_export.targets.tensorrt.child import WORKER_COMMAND, Child
 from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from andrea_export.core.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.core.errors import RunError
-from andrea_export.sessions.base import Feeds
+from andrea_export.sessions.base import Feeds, Session
 from andrea_export.targets.tensorrt.child import Child
 
 # TensorRT-RTX compiles an engine's kernels when it is opened and first run; minutes, on a slow machine.
@@ -22,7 +21,7 @@ _OPEN_TIMEOUT_S = 600
 _RUN_TIMEOUT_S = 600
 
 
-class EngineSession:
+class EngineSession(Session):
     """Runs one engine in its child process. Named after the engine's file: ``tensorrt-rtx-fp16``."""
 
     def __init__(self, *, engine: Path, start_child: Callable[[Path], AbstractContextManager[Child]]) -> None:
@@ -58,14 +57,6 @@ class EngineSession:
     def close(self) -> None:
         """Ends the child process and removes its folder."""
         self._held.close()
-
-    def __enter__(self) -> EngineSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _quiet(text: str) -> None:

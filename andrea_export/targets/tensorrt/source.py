@@ -52,7 +52,6 @@ class EngineSource(Source):
         }
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
-        """See ``Source``."""
         from andrea_export.compare.session_run import SessionRun
 
         cache_dtype = DTYPES[PRECISIONS[self._entry.facts.precision].cache_dtype].numpy
@@ -68,7 +67,6 @@ class EngineSource(Source):
             raise BackendUnavailable(runnable.reason, hint=runnable.hint)
 
     def session(self) -> Session:
-        """See ``Source``."""
         self.check_runnable()
         return engine_backend(self._entry.facts.target).open(self._path)
 

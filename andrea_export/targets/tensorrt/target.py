@@ -1,32 +1,35 @@
-"""``tensorrt`` and ``tensorrt-rtx``: the plugin library, and an engine a precision with the library embedded."""
+"""``tensorrt`` and ``tensorrt-rtx``: the plugin library, an engine a precision with it embedded, and what must hold of
+both on disk."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import PRECISIONS, EnginePrecision
 from andrea_export.operators.build import PluginBuild, build_plugin_library
 from andrea_export.operators.creators import check_library
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.operators.toolchain import compiler_status
 from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, Toolchain
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, Toolchain, step_key
 from andrea_export.targets.recipe import Recipe
-from andrea_export.targets.steps import step_key
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineRequest, PluginFacts
 from andrea_export.targets.tensorrt.files import PATTERNS, PLUGIN, engine_file
 from andrea_export.targets.tensorrt.flavours import FLAVOURS, engine_backend
 from andrea_export.targets.tensorrt.profile_shapes import check_profile
+from andrea_export.targets.tensorrt.worker_build import file_contains
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
     from andrea_export.compare.sources.base import Source
+
 
 _PLUGIN_STEP = "plugin"
 
@@ -85,7 +88,6 @@ class TensorRTTarget(Target):
 
     def checks(self, made: Made) -> Iterable[Check]:
         """Every engine's GELUs are what it claims, and the library is in its plan or is not."""
-        from andrea_export.targets.tensorrt.plugin_check import check_plugin
 
         return [check_plugin(made.folder, entry, made.config) for entry in self._engines(made)]
 
@@ -177,3 +179,26 @@ def _compute_capabilities(architecture: str) -> tuple[str, ...]:
     name = f"{found[1]}.{found[2]}{found[3]}"
     kinds = {"-real": (name,), "-virtual": (f"{name} PTX",)}
     return kinds.get(found[4], (name, f"{name} PTX"))
+
+
+def check_plugin(folder: Path, entry: EngineEntry, config: AndreaConfig) -> Check:
+    """Whether an engine's GELUs are what it claims, all plugin or (native twin) none, and its plan has the library."""
+    facts = entry.facts
+    wanted = 0 if entry.native_twin else config.n_layer
+    counts = facts.num_plugin_layers == wanted and facts.num_gelu_nodes == config.n_layer
+    embedded = _embedded(folder / entry.file, folder / PLUGIN)
+    return Check(
+        name=f"plugin in {entry.file}",
+        verdict="pass" if counts and embedded is not entry.native_twin else "fail",
+        detail=(
+            f"{facts.num_plugin_layers} plugin layers of {facts.num_gelu_nodes} GELU nodes and {config.n_layer} "
+            f"blocks, library {'embedded' if embedded else 'not embedded'}"
+        ),
+    )
+
+
+def _embedded(plan: Path, library: Path) -> bool:
+    """Whether the library's bytes stand in the plan on disk; not if either is missing or empty."""
+    if not all(file.is_file() and file.stat().st_size for file in (plan, library)):
+        return False
+    return file_contains(plan, library.read_bytes())

@@ -11,8 +11,7 @@ from pathlib import Path
 from andrea_export.core.errors import CheckpointError
 from andrea_export.weights.readers.andrea import AndreaReader
 from andrea_export.weights.readers.base import CheckpointReader
-from andrea_export.weights.readers.published import no_order
-from andrea_export.weights.readers.recognise import FileKind, recognise
+from andrea_export.weights.readers.recognise import FileKind, no_order, recognise
 
 READERS: Mapping[FileKind, CheckpointReader] = {
     "checkpoint": AndreaReader(),

@@ -20,8 +20,6 @@ _TYPES = ("F32", "F16", "BF16")  # each is a subset of fp32, so widening it is e
 
 
 class AndreaReader:
-    """See ``CheckpointReader``."""
-
     def read_header(self, path: Path) -> CheckpointHeader:
         """The header of a safetensors file, its length checked against the file's.
 
@@ -52,7 +50,6 @@ class AndreaReader:
         )
 
     def check(self, header: CheckpointHeader, config: AndreaConfig, path: Path) -> None:
-        """See ``CheckpointReader``."""
         from andrea_model.model import parameter_shapes
 
         wanted = parameter_shapes(config)
@@ -73,7 +70,6 @@ class AndreaReader:
             raise CheckpointError(listed(f"checkpoint {path} does not fit", problems), hint=_shape_hint(header))
 
     def tensors(self, path: Path, config: AndreaConfig) -> Iterator[tuple[str, torch.Tensor]]:
-        """See ``CheckpointReader``."""
         from safetensors import safe_open
 
         from andrea_model.model import parameter_shapes

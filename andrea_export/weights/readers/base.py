@@ -31,18 +31,15 @@ class CheckpointReader(Protocol):
 
     def read_header(self, path: Path) -> CheckpointHeader:
         """What the file says it holds. Raises CheckpointError for one that is damaged."""
-        ...
 
     def check(self, header: CheckpointHeader, config: AndreaConfig, path: Path) -> None:
         """Holds the file's names, count and shapes against the model's, before memory is taken for them.
 
         Raises: one CheckpointError that names everything missing, unexpected, misshapen or of another type.
         """
-        ...
 
     def tensors(self, path: Path, config: AndreaConfig) -> Iterator[tuple[str, torch.Tensor]]:
         """Every parameter once, under the model's name and in the model's orientation (``[in, out]``), in any type."""
-        ...
 
 
 def listed(head: str, problems: Sequence[str], limit: int = 24) -> str:

@@ -1,4 +1,5 @@
-"""What a file is: the one place that tells, by content and never by name.
+"""What a file is: the one place that tells, by content and never by name. And the header of the published training
+checkpoint, whose card does not state the order of the tensors behind it.
 
 A kind says which reader to ask, not that the file is whole: a damaged file is refused by its kind's reader, which can
 say how it is damaged.
@@ -7,11 +8,12 @@ say how it is damaged.
 from __future__ import annotations
 
 import stat
+import struct
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from andrea_export.core.errors import CheckpointError
 from andrea_export.core.metadata import TRACE_KEY
-from andrea_export.weights.readers.published import published_header
 
 FileKind = Literal[
     "folder", "special", "empty", "engine", "plugin", "json", "trace", "checkpoint", "published-checkpoint", "onnx"
@@ -54,3 +56,38 @@ def _is_trace(path: Path, num_bytes: int) -> bool:
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         return f'"{TRACE_KEY}"'.encode() in file.read(min(header_bytes, num_bytes))
+
+
+_HEAD = struct.Struct("<ii")
+
+
+class PublishedHeader(NamedTuple):
+    """What the file says of itself."""
+
+    step: int
+    num_params: int
+
+
+def published_header(path: Path) -> PublishedHeader | None:
+    """The header of a file that has the published checkpoint's layout, else None.
+
+    Source: the model card: int32 step, int32 n_params, then 3 × n_params float32 (weights, Adam m, Adam v).
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    header = PublishedHeader(*_HEAD.unpack(head))
+    num_bytes = _HEAD.size + 12 * header.num_params
+    return header if header.num_params > 0 and path.stat().st_size == num_bytes else None
+
+
+def no_order(path: Path) -> CheckpointError:
+    """The error for building from such a file."""
+    header = published_header(path)
+    told = f" (step {header.step}, {header.num_params:,} parameters)" if header else ""
+    return CheckpointError(
+        f"checkpoint {path} is not a safetensors file",
+        hint=f"this is the published training checkpoint{told}; its card does not state the order of its tensors, so "
+        "convert it to safetensors with the training engine",
+    )

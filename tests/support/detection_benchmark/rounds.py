@@ -61,7 +61,7 @@ def _fault_entries(series: Series, subject: Subject) -> Iterator[Entry]:
                 **_logits(outcome),
                 "answers": _answers(outcome),
             }
-        print(f"{series.name}: {min(start + size, len(chosen))} of {len(chosen)} faults", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{series.name}: {min(start + size, len(chosen))} of {len(chosen)} faults\n")
 
 
 def _sound_entries(series: Series, subject: Subject, *, quick: bool) -> Iterator[Entry]:
@@ -80,7 +80,7 @@ def _sound_entries(series: Series, subject: Subject, *, quick: bool) -> Iterator
             "answers": _answers(outcome),
         }
         if index % 50 == 49:
-            print(f"{series.name}: {index + 1} of {len(combinations)} sound runs", file=sys.stderr, flush=True)
+            sys.stderr.write(f"{series.name}: {index + 1} of {len(combinations)} sound runs\n")
 
 
 def _logits(outcome: Outcome) -> Entry:

@@ -16,10 +16,10 @@ import torch
 from andrea_export.core.errors import PassError
 from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.graph.passes.contract import run_passes
+from andrea_export.graph.passes.gelu_nodes import TrtPluginsDomain
 from andrea_export.graph.passes.graph_edits import constant
-from andrea_export.graph.passes.trt_plugins_domain import TrtPluginsDomain
-from andrea_export.operators.rows import andrea_gelu
-from andrea_export.sessions.generation import step_feeds
+from andrea_export.operators.sources import andrea_gelu
+from andrea_export.sessions.base import step_feeds
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.targets.ort_cpu.passes.blockwise_weights import BlockwiseWeights
 from andrea_export.targets.ort_cpu.passes.dynamic_int8 import DynamicInt8

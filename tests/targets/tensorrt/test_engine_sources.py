@@ -21,8 +21,8 @@ from andrea_export.report.schema import Report
 from andrea_export.sessions.base import Availability, Feeds, Session
 from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineFacts
-from andrea_export.targets.tensorrt.plugin_check import check_plugin
 from andrea_export.targets.tensorrt.source import EngineSource
+from andrea_export.targets.tensorrt.target import check_plugin
 from andrea_export.validation.bundle import compare_within_profiles
 from andrea_export.validation.comparison import diff, inputs_for
 from andrea_export.weights.load import LoadedModel

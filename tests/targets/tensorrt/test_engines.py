@@ -21,10 +21,9 @@ from andrea_export.core.precision import PRECISIONS, EnginePrecision
 from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.core.progress import Silent
 from andrea_export.graph.passes.contract import run_passes
-from andrea_export.graph.passes.gelu_nodes import gelu_nodes
-from andrea_export.graph.passes.native_gelu import NativeGelu
+from andrea_export.graph.passes.gelu_nodes import NativeGelu, gelu_nodes
 from andrea_export.operators.build import build_plugin_library
-from andrea_export.operators.rows import andrea_gelu
+from andrea_export.operators.sources import andrea_gelu
 from andrea_export.targets.tensorrt.backend import EngineBackend
 from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest
 from andrea_export.targets.tensorrt.flavours import EngineTarget, engine_backend
