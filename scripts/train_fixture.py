@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import checkout  # noqa: F401
-from fixture.files import write_fixture
+from fixture.training import write_fixture
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reference_pages import PAGES
+from reference_pages.pages import PAGES
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from andrea_export.targets.onnx.files import MODEL, WEIGHTS
 from andrea_export.targets.registry import REGISTRY, target_of
-from andrea_export.targets.tensorrt.files import PLUGIN
+from andrea_export.targets.tensorrt.flavours import PLUGIN
 
 __all__ = ["MANIFEST", "MODEL", "PLUGIN", "REPORT", "SCHEMA", "WEIGHTS", "stranger_in"]
 

@@ -12,27 +12,27 @@ from copy import copy
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from andrea_export.bundle.contents import Contents, FileEntry, read_manifest
 from andrea_export.bundle.layout import MANIFEST, MODEL, PLUGIN, SCHEMA
 from andrea_export.core.errors import BundleError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.core.precision import OrtPrecision
+from andrea_export.core.strict import Strict
+from andrea_export.operators.sources import PluginFacts
 from andrea_export.report.schema import Verdict
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.protocol import Record
 from andrea_export.targets.recipe import Recipe, recipe_as_mapping
-from andrea_export.targets.tensorrt.facts import EngineEntry, PluginFacts
+from andrea_export.targets.tensorrt.facts import EngineEntry
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Strict):
     """Everything that had a say in a bundle. ``schema`` comes first: a reader stops at one it does not know."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     schema: str = SCHEMA
     verdict: Verdict

@@ -158,7 +158,7 @@ def toolchain_from_environment() -> Toolchain:
 
 def tokens_from_prompt(text: str, vocab_size: int) -> tuple[int, ...]:
     """The tokens of --prompt. Raises: UsageError if it is empty or not Unicode, or the vocabulary is too small."""
-    from andrea_export.tokens.bytes import BYTES
+    from andrea_export.tokens.tokenizer import BYTES
 
     if not text:
         raise UsageError("--prompt is empty, expected at least one character")

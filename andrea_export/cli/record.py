@@ -26,7 +26,7 @@ def record(
     The trace is REFERENCE or CANDIDATE of a later `diff`, on a machine that need not have what SOURCE runs on.
     """
     from andrea_export.compare.recording import record as recording_of
-    from andrea_export.compare.trace_file import write_trace
+    from andrea_export.compare.recording import write_trace
     from andrea_export.core.hashing import sha256_of
     from andrea_export.validation.comparison import inputs_for
     from andrea_export.validation.specification import Sources

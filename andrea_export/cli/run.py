@@ -94,7 +94,7 @@ def run(
 
 def _stream(tokens: Iterable[int], *, as_text: bool, silent: bool) -> tuple[list[int], list[float], str | None]:
     """The tokens, the milliseconds each took, and the text they are; shown as they come unless silent."""
-    from andrea_export.tokens.bytes import BYTES
+    from andrea_export.tokens.tokenizer import BYTES
 
     stream = BYTES.stream()
     generated: list[int] = []

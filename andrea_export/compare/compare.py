@@ -15,9 +15,8 @@ from andrea_export.compare.followed import Expected, Followed, candidate_of
 from andrea_export.compare.inputs import Inputs
 from andrea_export.compare.language.figures import figures
 from andrea_export.compare.language.suite import Predictions, Suite
-from andrea_export.compare.runs import ByCase
+from andrea_export.compare.runs import ByCase, Stream
 from andrea_export.compare.sources.base import Source
-from andrea_export.compare.stream import Stream
 from andrea_export.core.errors import BackendUnavailable, RunError
 from andrea_export.core.names import Segment, segments
 from andrea_export.core.progress import Progress

@@ -12,10 +12,8 @@ import numpy as np
 from andrea_export.compare.basis import BudgetBasis
 from andrea_export.compare.inputs import Arrays, Case
 from andrea_export.compare.rows import Rows
-from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors
-from andrea_export.compare.session_run import run_case
+from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Stream, run_case
 from andrea_export.compare.sources.base import Source
-from andrea_export.compare.stream import Stream
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import AndreaError, BackendUnavailable, MismatchError, RunError, TraceError
 from andrea_export.core.names import Segment

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from andrea_export.core.errors import BackendUnavailable, UsageError
 from andrea_export.core.profile import Profile
-from andrea_export.tokens.bytes import BYTES
+from andrea_export.tokens.tokenizer import BYTES
 from andrea_model.config import AndreaConfig
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -1,22 +1,82 @@
-"""Recording: one source run on all cases and on the text, kept whole; with weights, the basis of budgets too."""
+"""Recording: one source run on all cases and on the text, kept and written; with weights, the basis of budgets."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
 
 from andrea_export.compare.basis import MeasuredBasis
 from andrea_export.compare.inputs import Arrays, Inputs
 from andrea_export.compare.language.suite import Predictions, Suite, add_greedy_leads, candidate_predictions
-from andrea_export.compare.runs import rounding_of
-from andrea_export.compare.sources.base import Source
-from andrea_export.compare.stream import Stream
-from andrea_export.compare.trace_file import PrecisionBasis, Recording, first_nan
+from andrea_export.compare.runs import Stream, rounding_of
+from andrea_export.compare.sources.base import Identity, Source
+from andrea_export.compare.trace_file import Header, PrecisionBasis, first_nan, tensor_sha256
+from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, ValidationError
+from andrea_export.core.metadata import TRACE_KEY
 from andrea_export.core.names import segments
 from andrea_export.core.precision import JUDGED_PRECISIONS
 from andrea_export.core.progress import Progress
 
 STEP = "record"
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """A trace in memory, as it is written."""
+
+    identity: Identity
+    inputs: Inputs
+    layers: dict[str, Arrays]
+    """Case → layer → tensor."""
+    predictions: Predictions | None = None
+    basis: Mapping[str, PrecisionBasis] = field(default_factory=dict)
+
+
+def write_trace(recording: Recording, file: Path) -> None:
+    """Writes the trace beside its place and renames it, so that a file of this name is whole."""
+    from safetensors.numpy import save_file
+
+    tensors: Arrays = {}
+    for case in recording.inputs.cases:
+        tensors.update({f"inputs/{case.name}/{name}": value for name, value in case.feeds.items()})
+        layers = recording.layers[case.name]
+        tensors.update({f"layers/{case.name}/{name}": value for name, value in layers.items()})
+    tensors["text"] = np.array(recording.inputs.text, np.int64)
+    if recording.predictions is not None:
+        tensors.update({f"logits/{case}": value for case, value in recording.predictions.logits.items()})
+    dtypes = {name: "bf16" for name, value in tensors.items() if value.dtype == DTYPES["bf16"].numpy}
+    stored = {
+        name: np.ascontiguousarray(value.view(np.uint16) if name in dtypes else value)
+        for name, value in tensors.items()
+    }
+    identity = recording.identity
+    header = Header(
+        name=identity.name,
+        precision=identity.precision,
+        config=identity.config,
+        weights=identity.weights,
+        origin=identity.origin,
+        provenance=identity.provenance,
+        cases=tuple((case.name, case.past_of) for case in recording.inputs.cases),
+        inputs_source=recording.inputs.source,
+        layers=tuple(next(iter(recording.layers.values()), {})),
+        dtypes=dtypes,
+        sha256={name: tensor_sha256(value) for name, value in stored.items()},
+        greedy_tokens=recording.predictions.greedy_tokens if recording.predictions else (),
+        problems=recording.predictions.problems if recording.predictions else {},
+        basis=recording.basis,
+    )
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        save_file(stored, partial, metadata={TRACE_KEY: json.dumps(asdict(header))})
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
@@ -51,12 +111,7 @@ def record(source: Source, inputs: Inputs, *, progress: Progress) -> Recording:
     predictions, language = _predictions(source, basis, inputs, progress)
     progress.finish(STEP, f"{sum(len(tensors) for tensors in layers.values())} tensors")
     return Recording(
-        name=identity.name,
-        precision=identity.precision,
-        config=identity.config,
-        weights=identity.weights,
-        origin=identity.origin,
-        provenance=identity.provenance,
+        identity=identity,
         inputs=inputs,
         layers=layers,
         predictions=predictions,

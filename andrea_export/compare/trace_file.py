@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from andrea_export import __version__
 from andrea_export.compare.inputs import Arrays, Case, Inputs
@@ -24,6 +24,7 @@ from andrea_export.compare.language.suite import Predictions
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import TraceError, first_line
 from andrea_export.core.metadata import TRACE_KEY
+from andrea_export.core.strict import Strict
 from andrea_model.config import AndreaConfig
 
 MAGIC = "andrea-export/trace"
@@ -34,10 +35,8 @@ Basis = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrecisionBasis:
+class PrecisionBasis(Strict):
     """What budgets derive from in one precision: torch's own errors, accumulated, local, and of the logits on text."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     accumulated: Basis = field(default_factory=dict)
     local: Basis = field(default_factory=dict)
@@ -45,10 +44,8 @@ class PrecisionBasis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(Strict):
     """What a trace says of itself."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     magic: str = MAGIC
     version: int = VERSION
@@ -71,64 +68,6 @@ class Header:
     greedy_tokens: tuple[int, ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
     basis: Mapping[str, PrecisionBasis] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class Recording:
-    """A trace in memory, as it is written."""
-
-    name: str
-    precision: str
-    config: AndreaConfig
-    weights: str
-    origin: str
-    provenance: Mapping[str, str]
-    inputs: Inputs
-    layers: dict[str, Arrays]
-    """Case → layer → tensor."""
-    predictions: Predictions | None = None
-    basis: Mapping[str, PrecisionBasis] = field(default_factory=dict)
-
-
-def write_trace(recording: Recording, file: Path) -> None:
-    """Writes the trace beside its place and renames it, so that a file of this name is whole."""
-    from safetensors.numpy import save_file
-
-    tensors: Arrays = {}
-    for case in recording.inputs.cases:
-        tensors.update({f"inputs/{case.name}/{name}": value for name, value in case.feeds.items()})
-        layers = recording.layers[case.name]
-        tensors.update({f"layers/{case.name}/{name}": value for name, value in layers.items()})
-    tensors["text"] = np.array(recording.inputs.text, np.int64)
-    if recording.predictions is not None:
-        tensors.update({f"logits/{case}": value for case, value in recording.predictions.logits.items()})
-    dtypes = {name: "bf16" for name, value in tensors.items() if value.dtype == DTYPES["bf16"].numpy}
-    stored = {
-        name: np.ascontiguousarray(value.view(np.uint16) if name in dtypes else value)
-        for name, value in tensors.items()
-    }
-    header = Header(
-        name=recording.name,
-        precision=recording.precision,
-        config=recording.config,
-        weights=recording.weights,
-        origin=recording.origin,
-        provenance=recording.provenance,
-        cases=tuple((case.name, case.past_of) for case in recording.inputs.cases),
-        inputs_source=recording.inputs.source,
-        layers=tuple(next(iter(recording.layers.values()), {})),
-        dtypes=dtypes,
-        sha256={name: _sha256(value) for name, value in stored.items()},
-        greedy_tokens=recording.predictions.greedy_tokens if recording.predictions else (),
-        problems=recording.predictions.problems if recording.predictions else {},
-        basis=recording.basis,
-    )
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        save_file(stored, partial, metadata={TRACE_KEY: json.dumps(asdict(header))})
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class TraceFile:
@@ -192,14 +131,17 @@ class TraceFile:
 
     def layers(self, names: tuple[str, ...]) -> dict[str, Arrays]:
         """Case → those of the named layers that were recorded."""
-        return {case: dict(self._recorded(case, names)) for case, _ in self.header.cases}
+        return {
+            case: {name: self.tensor(key) for name in names if (key := f"layers/{case}/{name}") in self.header.sha256}
+            for case, _ in self.header.cases
+        }
 
     def tensor(self, name: str) -> npt.NDArray[Any]:
         """One tensor. Raises TraceError if it is not the one that was recorded, is not an input, or holds NaN."""
         if name not in self.header.sha256:
             raise TraceError(f"trace {self.path} has no tensor {name}", hint="record it again")
         value: npt.NDArray[Any] = self._file.get_tensor(name)
-        if _sha256(value) != self.header.sha256[name]:
+        if tensor_sha256(value) != self.header.sha256[name]:
             raise TraceError(f"trace {self.path}: {name} is not what was recorded", hint="copy or record it again")
         if name in self.header.dtypes:
             value = value.view(DTYPES["bf16"].numpy)
@@ -226,11 +168,6 @@ class TraceFile:
                     f"trace {self.path}: {name} holds {outside[0]}, outside the vocabulary (0 to {vocab_size - 1})",
                     hint="record it again",
                 )
-
-    def _recorded(self, case: str, names: tuple[str, ...]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        for name in names:
-            if f"layers/{case}/{name}" in self.header.sha256:
-                yield name, self.tensor(f"layers/{case}/{name}")
 
 
 def first_nan(value: npt.NDArray[Any]) -> tuple[int, ...] | None:
@@ -262,5 +199,6 @@ def _header(path: Path, text: str | None) -> Header:
     return header
 
 
-def _sha256(array: npt.NDArray[Any]) -> str:
+def tensor_sha256(array: npt.NDArray[Any]) -> str:
+    """The hash of a tensor's bytes, as a header states it."""
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()

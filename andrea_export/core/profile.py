@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-_STRICT = ConfigDict(extra="forbid")
+from andrea_export.core.strict import Strict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeRange:
+class ShapeRange(Strict):
     """What one dynamic dimension may be in an engine: smallest, the one tuned for, largest."""
-
-    __pydantic_config__ = _STRICT
 
     min: Annotated[int, Field(ge=0)]
     opt: Annotated[int, Field(ge=0)]
@@ -26,10 +24,8 @@ class ShapeRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Strict):
     """The engines' optimization profile."""
-
-    __pydantic_config__ = _STRICT
 
     batch: ShapeRange = field(default_factory=lambda: ShapeRange(min=1, opt=1, max=8))
     """Rows at once; at least 1."""

@@ -9,8 +9,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from andrea_export import __version__
-from andrea_export.doctor.findings import Finding, Look, all_of, and_a_gpu, finding_of, gpu
-from andrea_export.doctor.packages import base_packages, missing_extras_only, packages_above
+from andrea_export.doctor.findings import (
+    Finding,
+    Look,
+    all_of,
+    and_a_gpu,
+    base_packages,
+    finding_of,
+    gpu,
+    missing_extras_only,
+    packages_above,
+)
 from andrea_export.targets.tensorrt.flavours import FLAVOURS, Flavour, engine_backend
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from andrea_export.core.errors import PluginError
 from andrea_export.operators.cache import CmakeBuild, cached_build
 from andrea_export.operators.host_gelu import HostGelu
-from andrea_export.operators.sources import default_architectures, plugin_source_dir, plugin_sources_sha256
+from andrea_export.operators.sources import PluginFacts, default_architectures, plugin_source_dir, plugin_sources_sha256
 from andrea_export.operators.toolchain import (
     CudaToolkit,
     HostTools,
@@ -34,12 +34,7 @@ class PluginBuild:
     library: Path
     library_sha256: str
     key: str
-    sources_sha256: str
-    nvcc_version: str
-    host_compiler: str
-    architectures: tuple[str, ...]
-    tensorrt_headers: str
-    """``abi`` (this project's own declarations), or the version of NVIDIA's headers."""
+    facts: PluginFacts
     reused: bool
 
 
@@ -86,11 +81,13 @@ def build_plugin_library(
         library=built.library,
         library_sha256=built.library_sha256,
         key=built.key,
-        sources_sha256=build.identity["sources_sha256"],
-        nvcc_version=toolkit.nvcc.version,
-        host_compiler=tools.gxx.version,
-        architectures=wanted,
-        tensorrt_headers=headers.label,
+        facts=PluginFacts(
+            sources_sha256=build.identity["sources_sha256"],
+            nvcc_version=toolkit.nvcc.version,
+            host_compiler=tools.gxx.version,
+            architectures=wanted,
+            tensorrt_headers=headers.label,
+        ),
         reused=built.reused,
     )
 

@@ -19,6 +19,18 @@ _SOURCE_SUFFIXES = frozenset({".h", ".cuh", ".in", ".cpp", ".cu", ".cmake", ".js
 _SHARED_FOLDERS = ("cmake", "common", "tensorrt")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFacts:
+    """What the plugin library was compiled from, with what, and for which GPUs."""
+
+    sources_sha256: str
+    nvcc_version: str
+    host_compiler: str
+    architectures: tuple[str, ...]
+    tensorrt_headers: str
+    """``abi`` (this project's declarations) or the version of NVIDIA's headers."""
+
+
 def plugin_source_dir() -> Path:
     """The folder of the plugin's C++ sources: inside an installed wheel, or ``plugins/`` of a checkout.
 

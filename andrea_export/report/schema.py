@@ -6,21 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
+
+from andrea_export.core.strict import Strict
 
 Verdict = Literal["pass", "fail", "not-measured"]
 Number = int | float
 Relation = Literal["at most", "at least"]
 Better = Literal["lower", "higher", "neither"]
 ErrorName = Literal["accumulated", "local", "language model"]
-_STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Strict):
     """One figure that is out of its budget: ``metric`` was expected ``relation`` ``expected``."""
-
-    __pydantic_config__ = _STRICT
 
     metric: str
     relation: Relation
@@ -29,10 +28,8 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorstElement:
+class WorstElement(Strict):
     """The element with the largest absolute error: in which case of ``inputs``, where, and both its values."""
-
-    __pydantic_config__ = _STRICT
 
     case: str
     index: tuple[int, ...]
@@ -41,17 +38,15 @@ class WorstElement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UlpHistogram:
+class UlpHistogram(Strict):
     """Distances in units in the last place: ``counts[i]`` values are in ``[edges[i], edges[i + 1])``, or above."""
-
-    __pydantic_config__ = _STRICT
 
     edges: tuple[int, ...]
     counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Strict):
     """Where an error sits: the largest absolute error of each group along the token positions and the channels.
 
     ``by_position[i]`` covers the positions ``i·positions_per_group`` up to the next group's, in every one of ``cases``:
@@ -59,8 +54,6 @@ class Spread:
     ``by_channel`` likewise (a mask's channels are its keys). At most 128 groups of positions and 64 of channels;
     ``worst_channels`` names single channels, worst first. Empty where the layer has no such axis.
     """
-
-    __pydantic_config__ = _STRICT
 
     cases: tuple[str, ...]
     positions_per_group: int = 1
@@ -71,10 +64,8 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalError:
+class LocalError(Strict):
     """A layer's own error: it was fed the reference's input, so that nothing before it counts."""
-
-    __pydantic_config__ = _STRICT
 
     verdict: Verdict
     metrics: Mapping[str, Number] = field(default_factory=dict)
@@ -87,14 +78,12 @@ class LocalError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRow:
+class LayerRow(Strict):
     """One layer of one candidate against the reference: its accumulated error, and beside it the local one.
 
     ``verdict`` is that of both together. ``basis`` is what the budget is a multiple of: torch's own error in the
     candidate's precision, or one rounding of the layer's type. A layer the candidate lacks has no metrics.
     """
-
-    __pydantic_config__ = _STRICT
 
     name: str
     candidate: str
@@ -113,10 +102,8 @@ class LayerRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageModelRow:
+class LanguageModelRow(Strict):
     """What the errors do to the language model, on one kind of input (``case``) of ``num_positions`` predictions."""
-
-    __pydantic_config__ = _STRICT
 
     candidate: str
     case: str
@@ -134,10 +121,8 @@ class LanguageModelRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RatchetRow:
+class RatchetRow(Strict):
     """One figure beside the same one of the baseline report; only those that worsened beyond what is allowed, fail."""
-
-    __pydantic_config__ = _STRICT
 
     candidate: str
     name: str
@@ -152,10 +137,8 @@ class RatchetRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Strict):
     """One thing that was compared, or that could not be; ``facts`` are what else is known of it."""
-
-    __pydantic_config__ = _STRICT
 
     name: str
     verdict: Verdict
@@ -174,10 +157,8 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Strict):
     """One statement that holds or does not: files match the manifest, weights are the checkpoint's, plugin counts."""
-
-    __pydantic_config__ = _STRICT
 
     name: str
     verdict: Verdict
@@ -187,10 +168,8 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Strict):
     """What a figure means, for whoever shows it."""
-
-    __pydantic_config__ = _STRICT
 
     unit: str
     better: Better
@@ -198,10 +177,8 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Strict):
     """What was compared with what, on which inputs, by which formula, and how it came out."""
-
-    __pydantic_config__ = _STRICT
 
     reference: Mapping[str, str]
     inputs: Mapping[str, Any]

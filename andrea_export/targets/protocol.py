@@ -19,10 +19,11 @@ import andrea_model
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.core.progress import Progress
+from andrea_export.operators.sources import PluginFacts
 from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.recipe import Recipe
-from andrea_export.targets.tensorrt.facts import EngineEntry, PluginFacts
+from andrea_export.targets.tensorrt.facts import EngineEntry
 from andrea_export.weights.load import LoadedModel
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from andrea_export.core.errors import UsageError, first_line
 from andrea_export.core.precision import ENGINE_PRECISIONS, ORT_PRECISIONS, BuiltPrecision
 from andrea_export.core.profile import Profile, ShapeRange
+from andrea_export.core.strict import Strict
 from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.registry import REGISTRY
 
@@ -25,8 +26,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-_STRICT = ConfigDict(extra="forbid")
 
 
 if TYPE_CHECKING:
@@ -36,10 +35,8 @@ else:  # what a file may say, checked by whoever reads it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Strict):
     """What to build. Every key is optional."""
-
-    __pydantic_config__ = _STRICT
 
     preset: str | None = None
     """One of ``andrea_model.PRESETS``; left out: the checkpoint's own configuration, or andrea-120m."""

@@ -1,7 +1,11 @@
-"""What a tokenizer is. ``bytes.py`` is the first; another one is a file beside it."""
+"""What a tokenizer is, and the first: a byte is a token, ids below 256 are the bytes of UTF-8.
+
+The published vocabulary's segments are not public, so text is bytes here; any other token is shown by its id.
+"""
 
 from __future__ import annotations
 
+import codecs
 from typing import Protocol
 
 
@@ -29,3 +33,46 @@ class TextStream(Protocol):
 
     def finish(self) -> str:
         """What is left at the end: U+FFFD where a character was cut off."""
+
+
+_NUM_BYTES = 256
+
+
+class ByteTokenizer:
+    """A ``Tokenizer`` without a vocabulary file."""
+
+    vocab_size = _NUM_BYTES
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The text's UTF-8 bytes. Raises: UnicodeEncodeError."""
+        return self.encode_bytes(text.encode("utf-8"))
+
+    def encode_bytes(self, content: bytes) -> tuple[int, ...]:
+        """The bytes as they stand."""
+        return tuple(content)
+
+    def stream(self) -> ByteStream:
+        """A new text, to be decoded token by token."""
+        return ByteStream()
+
+
+class ByteStream:
+    """A ``TextStream`` of bytes."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token: int) -> str:
+        """What this token completes: nothing, a character, or the mark ``⟨300⟩`` of a token that is not a byte."""
+        if token < _NUM_BYTES:
+            return self._decoder.decode(bytes([token]))
+        return f"{self.finish()}⟨{token}⟩"
+
+    def finish(self) -> str:
+        """What is left at the end: U+FFFD where a character was cut off."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest
+
+
+BYTES: Tokenizer = ByteTokenizer()

@@ -11,10 +11,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from andrea_export.compare.inputs import Inputs
-from andrea_export.compare.session_run import run_case
+from andrea_export.compare.runs import Stream, run_case
 from andrea_export.compare.sources.onnx_source import OnnxSource, onnx_source
 from andrea_export.compare.sources.torch_source import TorchSource
-from andrea_export.compare.stream import Stream, given_of
 from andrea_export.compare.torch_run import TorchRun
 from andrea_export.core.names import layer_names, segments
 from andrea_export.core.progress import Silent
@@ -197,6 +196,6 @@ def test_the_cache_a_layer_is_given_is_that_of_the_case_before(small: LoadedMode
     order = segments(small.config)
     run.accumulated(order[0])
     found = run.accumulated(order[1])
-    given = given_of(order[1], inputs.cases, {case.name: {} for case in inputs.cases}, found)
+    given = Stream(small.config, inputs.cases, [run]).given(order[1], found)
     np.testing.assert_array_equal(given["decode"]["past_key_values.0.key"], found["prefill"]["present.0.key"])
     assert given["prefill"]["past_key_values.0.key"].shape[2] == 0

@@ -13,12 +13,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from andrea_export.compare.inputs import Inputs
-from andrea_export.compare.recording import record
+from andrea_export.compare.recording import record, write_trace
 from andrea_export.compare.sources.base import Source
 from andrea_export.compare.sources.onnx_source import OnnxSource
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.compare.sources.trace_source import TraceSource
-from andrea_export.compare.trace_file import TraceFile, _sha256, write_trace
+from andrea_export.compare.trace_file import TraceFile, tensor_sha256
 from andrea_export.core.errors import MismatchError, RunError, TraceError, UsageError, ValidationError
 from andrea_export.core.metadata import TRACE_KEY
 from andrea_export.core.progress import Silent
@@ -54,7 +54,7 @@ def rewritten(trace: TraceSource, file: Path, change: Callable[[dict[str, Any], 
     with safe_open(trace.recording.path, framework="np") as opened:
         header = json.loads(opened.metadata()[TRACE_KEY])
     change(header, tensors)
-    header["sha256"] = {name: _sha256(value) for name, value in tensors.items()}
+    header["sha256"] = {name: tensor_sha256(value) for name, value in tensors.items()}
     save_file(tensors, file, metadata={TRACE_KEY: json.dumps(header)})
     return file
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from andrea_export.compare.inputs import Case, cases_from_tokens
-from andrea_export.compare.session_run import run_case
+from andrea_export.compare.runs import run_case
 from andrea_export.core.names import graph_outputs, layer_names
 from andrea_export.sessions.base import zero_cache
 from andrea_export.sessions.onnxruntime import OnnxSession

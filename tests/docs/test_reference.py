@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from reference_pages import PAGES
+from reference_pages.pages import PAGES
 
 from support.paths import ROOT
 

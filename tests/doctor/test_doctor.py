@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.doctor import findings, packages
-from andrea_export.doctor.packages import DISTRIBUTION, Requirement, missing_extras_only, requirements
+from andrea_export.doctor import findings
+from andrea_export.doctor.findings import DISTRIBUTION, Requirement, missing_extras_only, requirements
 from andrea_export.doctor.steps import STEP_NAMES, StepStatus, examine
 
 
@@ -153,7 +153,7 @@ def test_nothing_is_advised_that_would_not_help(monkeypatch: pytest.MonkeyPatch)
 def test_extras_that_are_there_are_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"gpu": True, "cpu": False, "tensorrt": False}
     absent = Requirement(name="no-such-package", specifier="")
-    monkeypatch.setattr(packages, "requirements", lambda extra: (absent,) if missing[str(extra)] else ())
+    monkeypatch.setattr(findings, "requirements", lambda extra: (absent,) if missing[str(extra)] else ())
     assert missing_extras_only("pip install 'andrea-export[gpu,tensorrt]'") == "pip install 'andrea-export[gpu]'"
     assert missing_extras_only("pip install 'andrea-export[cpu]' other") == "pip install other"
     assert missing_extras_only("pip install 'andrea-export[cpu]'") == "pip install 'andrea-export[cpu]'"

@@ -18,10 +18,10 @@ for _folder in (HERE, HERE.parents[1], HERE.parents[1] / "model"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-from andrea_export.targets.tensorrt import worker, worker_build, worker_run  # noqa: E402  (this checkout's)
+from andrea_export.targets.tensorrt import worker, worker_build  # noqa: E402  (this checkout's)
 
 
-class DebugRunner(worker_run.EngineRunner):
+class DebugRunner(worker.EngineRunner):
     """An engine whose debug tensors are among its outputs."""
 
     def __init__(self, engine: str) -> None:
@@ -30,7 +30,7 @@ class DebugRunner(worker_run.EngineRunner):
         super().__init__(engine)
         self._listener = debug_tensors.attach(worker_build.import_tensorrt(), self.context)
 
-    def run(self, feeds: Mapping[str, worker_run.Layout], folder: str) -> dict[str, worker_run.Layout]:
+    def run(self, feeds: Mapping[str, worker.Layout], folder: str) -> dict[str, worker.Layout]:
         """Every output, every debug tensor and the report on them, written into the folder."""
         import debug_tensors
 
@@ -40,7 +40,7 @@ class DebugRunner(worker_run.EngineRunner):
         report = debug_tensors.report_tensor(self._listener.problems, self.context.engine.num_layers)
         shown = {**self._listener.tensors, debug_tensors.REPORT: report}
         recorded = {
-            name: worker_run.write_tensor(tensor, Path(folder) / f"debug-{index}")
+            name: worker.write_tensor(tensor, Path(folder) / f"debug-{index}")
             for index, (name, tensor) in enumerate(shown.items())
         }
         return {**recorded, **outputs}

@@ -12,7 +12,7 @@ from debug_tensors import REPORT
 from numpy.typing import NDArray
 
 from andrea_export.compare.inputs import Case
-from andrea_export.compare.session_run import run_case
+from andrea_export.compare.runs import run_case
 from andrea_export.core.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.core.names import layer_names, present_names
 from andrea_export.core.precision import PRECISIONS, EnginePrecision

@@ -162,7 +162,7 @@ def test_a_run_returns_what_could_not_be_read_and_forgets_the_run_before(
             tell(listener, name, torch.zeros(3), "FP4")
         return {}
 
-    monkeypatch.setattr(debug_worker.worker_run.EngineRunner, "run", run)
+    monkeypatch.setattr(debug_worker.worker.EngineRunner, "run", run)
     for odd in ({"odd": {}}, {}):
         layouts = runner.run(odd, str(tmp_path))
         assert set(layouts) == {"read", debug_tensors.REPORT}

@@ -12,8 +12,8 @@ import pytest
 from andrea_export.core.errors import PassError
 from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.precision import PRECISIONS
-from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import NativeGelu, PluginGelu, gelu_nodes
+from andrea_export.graph.passes.graph_edits import run_passes
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision
 from support.graphs import two_gelus

@@ -87,7 +87,7 @@ def test_structures_and_enumerators_are_those_of_nvidias_headers(root: Path, tmp
 def test_a_library_built_on_nvidias_headers_behaves_alike(root: Path, cpp_programs: Path, cache_dir: Path) -> None:
     """Built against NVIDIA's headers, driven through ours: one architecture, the whole contract."""
     build = build_plugin_library(cache_dir, architectures=("90-real",), tensorrt_root=root)
-    assert build.tensorrt_headers.startswith("NVIDIA ")
+    assert build.facts.tensorrt_headers.startswith("NVIDIA ")
     op = andrea_gelu()
     check_library(build.library, op)
     if Path("/dev/nvidiactl").exists():

@@ -136,8 +136,8 @@ def test_fp32_uses_one_approximation_only_and_refines_it(kernels: list) -> None:
 
 
 def test_the_readme_states_what_was_counted(plugin_build: PluginBuild, cuobjdump: Path) -> None:
-    if "cuda_13.0." not in plugin_build.nvcc_version:
-        pytest.skip(f"the README's table is nvcc 13.0's, this is {plugin_build.nvcc_version}")
+    if "cuda_13.0." not in plugin_build.facts.nvcc_version:
+        pytest.skip(f"the README's table is nvcc 13.0's, this is {plugin_build.facts.nvcc_version}")
     code = (
         "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import tables; library = pathlib.Path(sys.argv[2]); "
         "sys.stdout.write(tables.kernel_table(library) + '\\f' + tables.floor_table(library))"

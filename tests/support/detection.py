@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 
 from andrea_export.compare.inputs import Case, Inputs
-from andrea_export.compare.session_run import run_case
+from andrea_export.compare.runs import run_case
 from andrea_export.compare.sources.onnx_source import OnnxSource
 from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.core.errors import RunError

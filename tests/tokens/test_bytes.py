@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from andrea_export.tokens.bytes import BYTES
+from andrea_export.tokens.tokenizer import BYTES
 
 
 @pytest.mark.parametrize("text", ["plain", "héllo", "日本", "🙂", "a\u0301"])

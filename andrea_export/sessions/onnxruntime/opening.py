@@ -185,8 +185,8 @@ def bytes_for_tensorrt(model: Path) -> bytes:
     """The canonical graph as onnxruntime's tensorrt provider finds plugins in it: each GELU in its own domain."""
     import onnx_ir as ir
 
-    from andrea_export.graph.passes.contract import run_passes
     from andrea_export.graph.passes.gelu_nodes import TrtPluginsDomain
+    from andrea_export.graph.passes.graph_edits import run_passes
     from andrea_export.operators.sources import andrea_gelu
 
     derived = ir.load(model)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 from andrea_export.core.errors import ExportError
 from andrea_export.core.installed import installed_versions
 from andrea_export.core.precision import PRECISIONS
-from andrea_export.graph.parameters import problems_of_parameters
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.report.schema import Check
 from andrea_export.targets.onnx.files import MODEL, WEIGHTS
 from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, step_key, tool_sha256
 from andrea_model.config import AndreaConfig
-from andrea_model.model import parameter_shapes
 
 if TYPE_CHECKING:
     from andrea_export.compare.sources.base import Source
@@ -72,6 +70,9 @@ def check_weights(model: Path, expected: Mapping[str, str], config: AndreaConfig
 
     ``expected``: parameter name → sha256. A file that cannot be read fails.
     """
+    from andrea_export.graph.parameters import problems_of_parameters
+    from andrea_model.model import parameter_shapes
+
     try:
         problems = problems_of_parameters(model, expected, config)
     except ExportError as error:

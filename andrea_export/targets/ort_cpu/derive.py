@@ -20,8 +20,8 @@ import onnx_ir as ir
 from andrea_export.core.errors import PassError, UsageError
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.canonical import EXTERNAL_THRESHOLD_BYTES
-from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import NativeGelu
+from andrea_export.graph.passes.graph_edits import run_passes
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.ort_cpu.options import OrtCpu

@@ -13,8 +13,7 @@ import numpy as np
 
 from andrea_export.compare.inputs import Case
 from andrea_export.compare.language.figures import agreement
-from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Rounding, Visible, rounding_of
-from andrea_export.compare.session_run import SessionRun
+from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Rounding, SessionRun, Visible, rounding_of
 from andrea_export.compare.sources.base import Identity, Source, origin_key
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.names import layer_names, present_names

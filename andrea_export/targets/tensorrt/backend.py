@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, PluginError, RunError, UsageError
-from andrea_export.core.gpu import why_no_gpu
-from andrea_export.core.installed import installed_version
+from andrea_export.core.installed import installed_version, why_no_gpu
 from andrea_export.core.names import gelu_layers
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Progress
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.sessions.base import Availability, Session
 from andrea_export.targets.tensorrt.child import WORKER_COMMAND, Child
-from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest
+from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest, profile_shapes
 from andrea_export.targets.tensorrt.flavours import FLAVOURS, EngineTarget
 from andrea_export.targets.tensorrt.model import EngineModel, derive_engine_model
-from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
 from andrea_export.targets.tensorrt.session import EngineSession
 
 

@@ -1,4 +1,5 @@
-"""What differs between TensorRT and TensorRT-RTX, as data. Needs the standard library alone."""
+"""What differs between TensorRT and TensorRT-RTX, as data, and what their files in a bundle are called. Needs the
+standard library alone."""
 
 from __future__ import annotations
 
@@ -68,3 +69,12 @@ def engine_backend(target: str) -> EngineBackend:
     from andrea_export.targets.tensorrt.backend import EngineBackend
 
     return EngineBackend(target)
+
+
+PLUGIN = "plugins/libandrea_plugins.so"
+PATTERNS = (PLUGIN, "engines/*.plan")
+
+
+def engine_file(target: str, precision: str, *, native_twin: bool) -> str:
+    """The engine of one target and precision: ``engines/tensorrt-rtx-fp16.plan``."""
+    return f"engines/{target}-{precision}{'-native' if native_twin else ''}.plan"

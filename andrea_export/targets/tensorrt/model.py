@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from andrea_export.core.precision import Precision
 from andrea_export.graph.canonical import EXTERNAL_THRESHOLD_BYTES
-from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import NativeGelu, PluginGelu, gelu_nodes
+from andrea_export.graph.passes.graph_edits import run_passes
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.targets.tensorrt.passes.decompose_attention import DecomposeAttention
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision

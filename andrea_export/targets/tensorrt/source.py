@@ -52,7 +52,7 @@ class EngineSource(Source):
         }
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
-        from andrea_export.compare.session_run import SessionRun
+        from andrea_export.compare.runs import SessionRun
 
         cache_dtype = DTYPES[PRECISIONS[self._entry.facts.precision].cache_dtype].numpy
         with self.session() as session:

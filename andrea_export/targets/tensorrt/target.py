@@ -20,10 +20,8 @@ from andrea_export.sessions.base import Availability
 from andrea_export.targets.onnx.files import MODEL
 from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, Toolchain, step_key
 from andrea_export.targets.recipe import Recipe
-from andrea_export.targets.tensorrt.facts import EngineEntry, EngineRequest, PluginFacts
-from andrea_export.targets.tensorrt.files import PATTERNS, PLUGIN, engine_file
-from andrea_export.targets.tensorrt.flavours import FLAVOURS, engine_backend
-from andrea_export.targets.tensorrt.profile_shapes import check_profile
+from andrea_export.targets.tensorrt.facts import EngineEntry, EngineRequest, check_profile
+from andrea_export.targets.tensorrt.flavours import FLAVOURS, PATTERNS, PLUGIN, engine_backend, engine_file
 from andrea_export.targets.tensorrt.worker_build import file_contains
 from andrea_model.config import AndreaConfig
 
@@ -158,14 +156,7 @@ def _plugin_step(build: Build) -> Steps:
 
     why_reused = "its sources, compilers and architectures are the same"
     yield Step(name=_PLUGIN_STEP, files=(PLUGIN,), key=key, make=make, why_reused=why_reused)
-    plugin = PluginFacts(
-        sources_sha256=built[0].sources_sha256,
-        nvcc_version=built[0].nvcc_version,
-        host_compiler=built[0].host_compiler,
-        architectures=tuple(built[0].architectures),
-        tensorrt_headers=built[0].tensorrt_headers,
-    )
-    build.record.plugin = plugin
+    build.record.plugin = plugin = built[0].facts
     build.record.target_gpus[PLUGIN] = tuple(
         name for entry in plugin.architectures for name in _compute_capabilities(entry)
     )

@@ -1,7 +1,8 @@
 """The child process in which TensorRT runs: reads requests from stdin, answers on the pipe whose number it was given.
 
 Run as ``python -m andrea_export.targets.tensorrt.worker FD``. Which flavour it drives is Polygraphy's choice, by the
-environment it was started with. It ends when stdin does.
+environment it was started with. It ends when stdin does. Arrays travel as raw bytes in files, their layouts in the
+messages.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
 
 from andrea_export.core.errors import AndreaError, BuildError, RunError, first_line
-
-if TYPE_CHECKING:
-    from andrea_export.targets.tensorrt.worker_run import EngineRunner
+from andrea_export.targets.tensorrt import worker_build
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -87,6 +88,75 @@ def _start_logging(replies: Replies) -> None:
     logger.addHandler(_ToParent(replies))
 
 
+Layout = Mapping[str, Any]  # {"dtype": a key of DTYPES, "shape": [...], "file": path}
+
+
+class EngineRunner:
+    """One engine, deserialised and ready. Raises Polygraphy's exceptions; the worker turns them into RunError."""
+
+    def __init__(self, engine: str) -> None:
+        worker_build.import_tensorrt()
+        from polygraphy.backend.trt import EngineFromPath, TrtRunner
+
+        self._runner = TrtRunner(EngineFromPath(engine))
+        self._runner.activate()
+        self.context = self._runner.context
+        self._empty: Any = None
+
+    def describe(self) -> dict[str, Any]:
+        """The engine's outputs, in order."""
+        trt = worker_build.import_tensorrt()
+        engine = self._runner.engine
+        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        return {"outputs": [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT]}
+
+    def run(self, feeds: Mapping[str, Layout], folder: str) -> dict[str, Layout]:
+        """Every output, written into the folder."""
+        outputs = self._runner.infer({name: self._device_or_host(layout) for name, layout in feeds.items()})
+        return {
+            name: write_tensor(tensor, Path(folder) / f"output-{index}")
+            for index, (name, tensor) in enumerate(outputs.items())
+        }
+
+    def _device_or_host(self, layout: Layout) -> Any:
+        tensor = read_tensor(layout)
+        if tensor.numel() > 0:
+            return tensor
+        # TensorRT wants an address for every input, and an allocation of 0 bytes has none: an empty cache points at a
+        # byte that is never read.
+        from polygraphy import cuda
+        from polygraphy.datatype import DataType
+
+        if self._empty is None:
+            self._empty = cuda.DeviceArray.raw((1,))
+        return cuda.DeviceView(self._empty.ptr, tuple(layout["shape"]), DataType.from_dtype(tensor.dtype, "torch"))
+
+
+def read_tensor(layout: Layout) -> Any:
+    """A torch tensor on the CPU, which has bf16 where numpy has not."""
+    import torch
+
+    from andrea_export.core.dtypes import DTYPES
+
+    dtype = getattr(torch, DTYPES[layout["dtype"]].torch)
+    data = bytearray(Path(layout["file"]).read_bytes())
+    flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.reshape(layout["shape"])
+
+
+def write_tensor(tensor: Any, path: Path) -> Layout:
+    """Writes a torch tensor's bytes; returns how to read them."""
+    import torch
+
+    from andrea_export.core.dtypes import DTYPES
+
+    names = [row.name for row in DTYPES.values() if row.torch == str(tensor.dtype).removeprefix("torch.")]
+    if not names:
+        raise RunError(f"an output has type {tensor.dtype}, which no precision has")
+    path.write_bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return {"dtype": names[0], "shape": list(tensor.shape), "file": str(path)}
+
+
 class Worker:
     """Answers requests. Holds the engine that ``open`` opened."""
 
@@ -96,15 +166,11 @@ class Worker:
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         """Builds an engine; see ``worker_build.build``."""
-        from andrea_export.targets.tensorrt import worker_build
-
         return worker_build.build(request, self._replies.doing)
 
     def open(self, engine: str) -> EngineRunner:
         """An engine, ready to run."""
-        from andrea_export.targets.tensorrt import worker_run
-
-        return worker_run.EngineRunner(engine)
+        return EngineRunner(engine)
 
     def answer(self, request: dict[str, Any]) -> None:
         """Replies with a result or an error. Anything else ends the process, its traceback in the log."""
@@ -120,8 +186,6 @@ class Worker:
             self._replies.error(failure(f"TensorRT refused: {first_line(error)}"))
 
     def _result(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
-        from andrea_export.targets.tensorrt import worker_build
-
         if verb == "describe":
             return worker_build.describe()
         if verb == "build":

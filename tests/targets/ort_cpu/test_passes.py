@@ -15,9 +15,8 @@ import torch
 
 from andrea_export.core.errors import PassError
 from andrea_export.core.metadata import MODULE_KEY
-from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import TrtPluginsDomain
-from andrea_export.graph.passes.graph_edits import constant
+from andrea_export.graph.passes.graph_edits import constant, run_passes
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.sessions.base import step_feeds
 from andrea_export.sessions.onnxruntime import OnnxSession

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from andrea_export.core import gpu
+from andrea_export.core import installed
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import BackendUnavailable, RunError, UsageError
 from andrea_export.core.names import graph_inputs
@@ -22,9 +22,9 @@ from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.targets.tensorrt import backend as tensorrt
 from andrea_export.targets.tensorrt.backend import EngineBackend
 from andrea_export.targets.tensorrt.child import Child
-from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
+from andrea_export.targets.tensorrt.facts import profile_shapes
 from andrea_export.targets.tensorrt.session import EngineSession
-from andrea_export.targets.tensorrt.worker_run import read_tensor, write_tensor
+from andrea_export.targets.tensorrt.worker import read_tensor, write_tensor
 from andrea_model.config import PRESETS
 
 CONFIG = PRESETS["andrea-tiny"]
@@ -52,8 +52,8 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch:
 
 
 def test_no_gpu_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_PROBE", gpu._PROBE.replace("libcuda.so.1", "libcuda-absent.so.1"))
-    assert gpu.why_no_gpu() == "needs a GPU: libcuda-absent.so.1 cannot be loaded"
+    monkeypatch.setattr(installed, "_PROBE", installed._PROBE.replace("libcuda.so.1", "libcuda-absent.so.1"))
+    assert installed.why_no_gpu() == "needs a GPU: libcuda-absent.so.1 cannot be loaded"
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_what_the_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, b
     source, library = tmp_path / "driver.c", tmp_path / "driver.so"
     source.write_text(body)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
-    monkeypatch.setattr(gpu, "_PROBE", gpu._PROBE.replace("libcuda.so.1", str(library)))
-    assert gpu.why_no_gpu() == (f"needs a GPU: {reason}" if reason else "")
+    monkeypatch.setattr(installed, "_PROBE", installed._PROBE.replace("libcuda.so.1", str(library)))
+    assert installed.why_no_gpu() == (f"needs a GPU: {reason}" if reason else "")
 
 
 def test_a_driver_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_PROBE", "import time; time.sleep(60)")
-    monkeypatch.setattr(gpu, "_PROBE_TIMEOUT_S", 0.5)
-    assert gpu.why_no_gpu() == "needs a GPU: the driver did not answer in 0.5 s"
+    monkeypatch.setattr(installed, "_PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(installed, "_PROBE_TIMEOUT_S", 0.5)
+    assert installed.why_no_gpu() == "needs a GPU: the driver did not answer in 0.5 s"
 
 
 def test_asking_imports_nothing() -> None:
@@ -156,7 +156,7 @@ def test_a_profile_the_model_cannot_have_is_refused(profile: Profile, problem: s
 ECHO = """
 import json, os, sys
 from pathlib import Path
-from andrea_export.targets.tensorrt.worker_run import read_tensor, write_tensor
+from andrea_export.targets.tensorrt.worker import read_tensor, write_tensor
 replies = os.fdopen(int(sys.argv[1]), "w")
 for line in sys.stdin:
     request = json.loads(line)

@@ -20,14 +20,13 @@ from andrea_export.core.names import gelu_layers
 from andrea_export.core.precision import PRECISIONS, EnginePrecision
 from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.core.progress import Silent
-from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import NativeGelu, gelu_nodes
+from andrea_export.graph.passes.graph_edits import run_passes
 from andrea_export.operators.build import build_plugin_library
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.targets.tensorrt.backend import EngineBackend
-from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest
+from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest, profile_shapes
 from andrea_export.targets.tensorrt.flavours import EngineTarget, engine_backend
-from andrea_export.targets.tensorrt.profile_shapes import profile_shapes
 from andrea_export.targets.tensorrt.worker_build import file_contains
 from andrea_model.config import PRESETS
 

@@ -13,8 +13,8 @@ import pytest
 
 from andrea_export.core.errors import PassError
 from andrea_export.core.precision import PRECISIONS, EnginePrecision
-from andrea_export.graph.passes.contract import run_passes
 from andrea_export.graph.passes.gelu_nodes import NativeGelu
+from andrea_export.graph.passes.graph_edits import run_passes
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.targets.tensorrt.model import derive_engine_model
 from andrea_export.weights.load import LoadedModel
