@@ -78,6 +78,22 @@ class Contents:
                 hint="build it again, or copy it again whole",
             )
 
+    def largest_error(self, candidate: str, layer: str) -> float:
+        """The error this layer may have against the fp64 reference, by the report's budget. Reads the report.
+
+        Raises: BundleError if the report cannot be read, or does not say.
+        """
+        file = self.path / REPORT
+        try:
+            rows = json.loads(file.read_text(encoding="utf-8"))["layers"]
+            budgets = [row["budget"] for row in rows if (row["candidate"], row["name"]) == (candidate, layer)]
+            (largest,) = [float(budget["max_abs"]) for budget in budgets]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BundleError(
+                f"{file} has no budget for {layer} of {candidate}: {first_line(error)}", hint="build the bundle again"
+            ) from None
+        return largest
+
     def check_names(self, others: Sequence[str] = ()) -> None:
         """Raises BundleError if a sealed file is outside the folder, or one that this bundle must have is not sealed.
 

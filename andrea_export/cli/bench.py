@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from andrea_export.cli.options import (
+    DraftOption,
     JsonOption,
     OrtPrecisionChoice,
     ProviderChoice,
@@ -21,7 +22,9 @@ from andrea_export.core.errors import UsageError
 from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
-    from andrea_export.runtime.bench import Figures, Subject
+    from collections.abc import Sequence
+
+    from andrea_export.runtime.bench import Decode, Figures, Subject
     from andrea_export.runtime.machine import MachineLimits
 
 
@@ -38,6 +41,7 @@ def bench(
     against: Annotated[
         list[Path] | None, option("--against", "Another bundle, measured in the same rounds. Repeat it.", "DIR")
     ] = None,
+    draft: DraftOption = None,
     rounds: Annotated[int, option("--rounds", "How often everything is measured.", "N", default_shown=True)] = 5,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
@@ -46,7 +50,8 @@ def bench(
 
     First token, prompts, decoding and peak memory: medians, and each figure's share of this machine's limit. Every
     precision runs in a process of its own, and all take turns, round by round. A prompt's time is the time to its
-    next-token logits.
+    next-token logits. With --draft, a precision is measured with it and without, in greedy text and in text drawn at
+    temperature 1: fp32, or those that --precision names.
     """
     from andrea_export.runtime.bench import measure
     from andrea_export.runtime.machine import measure_limits
@@ -57,7 +62,7 @@ def bench(
     subjects = [
         subject
         for folder in (bundle, *(against or ()))
-        for subject in _subjects(folder, provider.value, wanted, threads)
+        for subject in _subjects(folder, provider.value, wanted, threads, None if draft is None else draft.value)
     ]
     figures = measure(subjects, rounds=rounds, on_round=lambda number: note(f"round {number + 1} of {rounds} …"))
     limits = measure_limits(figures[0].num_threads)
@@ -67,7 +72,9 @@ def bench(
         emit_lines(_lines(figures, limits, rounds))
 
 
-def _subjects(folder: Path, provider: str, precisions: list[str] | None, threads: int | None) -> list[Subject]:
+def _subjects(
+    folder: Path, provider: str, precisions: list[str] | None, threads: int | None, draft: str | None
+) -> list[Subject]:
     from andrea_export.bundle.contents import read_contents
     from andrea_export.runtime.bench import Subject
 
@@ -75,10 +82,13 @@ def _subjects(folder: Path, provider: str, precisions: list[str] | None, threads
     contents.check()
     built = contents.ort_cpu
     has = tuple(dict.fromkeys(("fp32", *built))) if provider == "cpu" else ("fp32",)
-    return [
-        Subject(bundle=folder, provider=provider, precision=precision, num_threads=threads)
+    plain = [
+        Subject(bundle=folder, provider=provider, precision=precision, num_threads=threads, is_drawn=draft is not None)
         for precision in (precisions or has)
     ]
+    if draft is None:
+        return plain
+    return [*plain, *(replace(one, draft=draft) for one in plain if one.precision in (precisions or ("fp32",)))]
 
 
 def _shares(one: Figures, limits: MachineLimits) -> dict[str, float]:
@@ -109,6 +119,7 @@ def _document(figures: list[Figures], limits: MachineLimits, rounds: int) -> dic
                 "load_s": one.load_s,
                 "times_ms": {name: one.median_ms(name) for name in one.times_ms},
                 "decode_tokens_s": one.decode,
+                **_draft_document(one),
                 "weight_bytes": decoded_bytes(one.graph),
                 "peak_memory_bytes": one.peak_memory_bytes,
                 "share_of_limit": _shares(one, limits),
@@ -118,9 +129,33 @@ def _document(figures: list[Figures], limits: MachineLimits, rounds: int) -> dic
     }
 
 
+def _draft_document(one: Figures) -> dict[str, Any]:
+    """What ``--draft`` adds to a subject: its draft, speed in drawn text, and the share of proposed tokens accepted."""
+    if not one.subject.is_drawn:
+        return {}
+    accepted = {"greedy": _accepted(one.decodes), "drawn": _accepted(one.drawn_decodes)}
+    return {
+        "draft": one.subject.draft,
+        "drawn_decode_tokens_s": one.drawn_decode,
+        **({} if one.subject.draft is None else {"accepted": accepted}),
+    }
+
+
+def _accepted(decodes: Sequence[Decode]) -> float | None:
+    """The share of all rounds' proposed tokens that was accepted; None where the draft was off from the start."""
+    num_proposed = sum(one.num_proposed for one in decodes)
+    return sum(one.num_accepted for one in decodes) / num_proposed if num_proposed else None
+
+
+def _with_acceptance(tokens_s: str, decodes: Sequence[Decode]) -> str:
+    share = _accepted(decodes)
+    return tokens_s if share is None else f"{tokens_s}, {share:.0%} accepted"
+
+
 def _lines(figures: list[Figures], limits: MachineLimits, rounds: int) -> list[str]:
     names = list(figures[0].times_ms)
-    headers = ["model", "load s", *(f"{name.replace('_', ' ')} ms" for name in names), "decode tok/s", "peak memory"]
+    headers = ["model", "load s", *(f"{name.replace('_', ' ')} ms" for name in names), "decode tok/s"]
+    headers += [*(["drawn tok/s"] if figures[0].subject.is_drawn else []), "peak memory"]
     rows = []
     for one in figures:
         shares = _shares(one, limits)
@@ -128,9 +163,10 @@ def _lines(figures: list[Figures], limits: MachineLimits, rounds: int) -> list[s
             f"{median:.1f} ({shares[name]:.0%})" if (median := one.median_ms(name)) is not None else ""
             for name in names
         ]
-        decode = f"{one.decode:.1f} ({shares['decode']:.0%})"
+        decode = _with_acceptance(f"{one.decode:.1f} ({shares['decode']:.0%})", one.decodes)
+        drawn = [] if one.drawn_decode is None else [_with_acceptance(f"{one.drawn_decode:.1f}", one.drawn_decodes)]
         name = f"{one.subject.bundle.name}: {one.name}"
-        rows.append([name, f"{one.load_s:.2f}", *times, decode, size(one.peak_memory_bytes)])
+        rows.append([name, f"{one.load_s:.2f}", *times, decode, *drawn, size(one.peak_memory_bytes)])
     return [
         f"{figures[0].num_threads} threads: reads {limits.read_bytes_s / 1e9:.1f} GB/s, multiplies "
         f"{limits.fp32_flops / 1e9:.0f} GFLOP/s in fp32, {limits.int8_ops / 1e9:.0f} GOP/s in int8",

@@ -94,6 +94,15 @@ OrtPrecisionOption = Annotated[
     OrtPrecisionChoice | None,
     option("--precision", "On the CPU, one the bundle was built in: fp32, int8 or int4. [default: fp32]", "PRECISION"),
 ]
+DraftOption = Annotated[
+    OrtPrecisionChoice | None,
+    option(
+        "--draft",
+        "A cheaper precision of the bundle proposes tokens, and --precision verifies several in one run: the same "
+        "text, sooner. [default: none]",
+        "PRECISION",
+    ),
+]
 ThreadsOption = Annotated[
     int | None,
     option("--threads", "How many to compute with. [default: the physical cores this process may use]", "N"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from andrea_export.cli.options import (
+    DraftOption,
     JsonOption,
     OrtPrecisionOption,
     ProviderChoice,
@@ -24,6 +26,7 @@ from andrea_export.core.errors import UsageError
 
 if TYPE_CHECKING:
     from andrea_export.runtime import Model
+    from andrea_export.runtime.draft import Draft
 
 TokensOption = Annotated[str | None, option("--tokens", "The prompt as token ids: 5,17,42.", "IDS")]
 PromptOption = Annotated[str | None, option("--prompt", "The prompt as text: its UTF-8 bytes are the tokens.", "TEXT")]
@@ -53,6 +56,7 @@ def run(
     stop: StopOption = None,
     provider: ProviderOption = ProviderChoice.AUTO,
     precision: OrtPrecisionOption = None,
+    draft: DraftOption = None,
     threads: ThreadsOption = None,
     allow_cpu_nodes: AllowCpuOption = False,
     as_json: JsonOption = False,
@@ -76,6 +80,7 @@ def run(
         bundle,
         provider=provider.value,
         precision=None if precision is None else precision.value,
+        draft=None if draft is None else draft.value,
         num_threads=threads,
         allow_cpu_nodes=allow_cpu_nodes,
         verify=True,  # what has not changed since is not hashed again
@@ -90,6 +95,7 @@ def run(
         if as_json:
             emit_json(_document(model, ids, generated, text))
         _note_speed(model, len(ids), times_ms)
+        _note_draft(model)
 
 
 def _stream(tokens: Iterable[int], *, as_text: bool, silent: bool) -> tuple[list[int], list[float], str | None]:
@@ -124,6 +130,7 @@ def _document(model: Model, prompt: Sequence[int], generated: list[int], text: s
         "provider": model.provider,
         "precision": model.precision,
         "graph": model.graph,
+        **({} if model.draft is None else {"draft": _draft_document(model.draft)}),
         "threads": model.num_threads,
         "weights": str(model.bundle.origin),
         "trained": model.bundle.origin.trained,
@@ -137,3 +144,19 @@ def _note_speed(model: Model, num_prompt: int, times_ms: list[float]) -> None:
     rest_ms = times_ms[1:]
     speed = f", then {1e3 * len(rest_ms) / sum(rest_ms):.1f} tokens/s" if rest_ms else ""
     note(f"{num_prompt} prompt tokens and the first new one in {times_ms[0]:.1f} ms{speed}, on {model.name}")
+
+
+def _draft_document(draft: Draft) -> dict[str, Any]:
+    return {"precision": draft.precision, **({} if draft.record is None else asdict(draft.record))}
+
+
+def _note_draft(model: Model) -> None:
+    if model.draft is None or (record := model.draft.record) is None:
+        return
+    if record.num_proposed:
+        note(
+            f"draft {model.draft.precision}: {record.num_accepted} of {record.num_proposed} proposed tokens accepted "
+            f"in {record.num_verified} runs, {record.num_plain} tokens by single steps"
+        )
+    if record.off is not None:
+        note(f"note: draft {model.draft.precision} switched off: {record.off}")

@@ -20,6 +20,7 @@ import numpy as np
 from andrea_export.core.errors import AndreaError, RunError
 from andrea_export.runtime.loading import load
 from andrea_export.runtime.model import Model
+from andrea_export.runtime.sampling import Sampling
 from andrea_model.config import AndreaConfig
 
 PREFILLS = (128, 1024)
@@ -37,6 +38,19 @@ class Subject:
     provider: str
     precision: str | None
     num_threads: int | None
+    draft: str | None = None
+    """The cheaper precision that proposes its tokens."""
+    is_drawn: bool = False
+    """Whether text drawn at temperature 1 is decoded too: what comes next is harder to propose there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """One text's decoding rate after its first token, and how its draft did, if it had one."""
+
+    tokens_s: float
+    num_proposed: int
+    num_accepted: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +66,10 @@ class Figures:
     graph: Path
     """The file that decodes."""
     times_ms: dict[str, list[float]] = field(default_factory=dict)
-    decode_tokens_s: list[float] = field(default_factory=list)
+    decodes: list[Decode] = field(default_factory=list)
+    """Greedy text."""
+    drawn_decodes: list[Decode] = field(default_factory=list)
+    """Text drawn at temperature 1, of a subject that ``is_drawn``."""
     peak_memory_bytes: int = 0
 
     def median_ms(self, name: str) -> float | None:
@@ -62,7 +79,12 @@ class Figures:
     @property
     def decode(self) -> float:
         """The median of the decoding rates, in tokens a second."""
-        return statistics.median(self.decode_tokens_s)
+        return statistics.median(one.tokens_s for one in self.decodes)
+
+    @property
+    def drawn_decode(self) -> float | None:
+        """The same of drawn text; None where none was drawn."""
+        return statistics.median(one.tokens_s for one in self.drawn_decodes) if self.drawn_decodes else None
 
 
 def tasks_for(config: AndreaConfig) -> dict[str, list[list[int]]]:
@@ -110,10 +132,11 @@ def measure(subjects: Sequence[Subject], *, rounds: int, on_round: Callable[[int
             on_round(number)
             for (_, here), one in zip(workers, figures, strict=True):
                 here.send("round")
-                times_ms, rate, peak = _answer(here)
+                times_ms, decode, drawn, peak = _answer(here)
                 for name, value in times_ms.items():
                     one.times_ms.setdefault(name, []).append(value)
-                one.decode_tokens_s.append(rate)
+                one.decodes.append(decode)
+                one.drawn_decodes += drawn
                 one.peak_memory_bytes = peak
         return figures
     finally:
@@ -144,6 +167,7 @@ def _serve(there: Connection, subject: Subject) -> None:
             subject.bundle,
             provider=subject.provider,
             precision=subject.precision,
+            draft=subject.draft,
             num_threads=subject.num_threads,
             verify=False,
         )
@@ -160,16 +184,16 @@ def _serve(there: Connection, subject: Subject) -> None:
                     graph=subject.bundle / model.graph,
                 )
             )
-            _round(model)  # warm
+            _round(model, subject)  # warm
             while there.recv() == "round":
-                there.send(_round(model))
+                there.send(_round(model, subject))
     except AndreaError as error:
         there.send(error)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):  # Ctrl-C reaches the whole group; the parent speaks of it
         return
 
 
-def _round(model: Model) -> tuple[dict[str, float], float, int]:
+def _round(model: Model, subject: Subject) -> tuple[dict[str, float], Decode, list[Decode], int]:
     times_ms = {}
     tasks = tasks_for(model.config)
     for name, prompts in tasks.items():
@@ -177,11 +201,22 @@ def _round(model: Model) -> tuple[dict[str, float], float, int]:
         model.prefill(prompts)
         times_ms[name] = (time.perf_counter() - begin) * 1e3
     prompt = tasks["first_token"][0]
+    decode = _decode(model, prompt, Sampling())
+    drawn = [_decode(model, prompt, Sampling(temperature=1.0))] if subject.is_drawn else []
+    return times_ms, decode, drawn, peak_memory_bytes()
+
+
+def _decode(model: Model, prompt: Sequence[int], sampling: Sampling) -> Decode:
     number = min(DECODED, model.config.n_ctx - len(prompt))
     stamps = []
-    for _ in model.generate(prompt, max_new_tokens=number):
+    for _ in model.generate(prompt, max_new_tokens=number, sampling=sampling):
         stamps.append(time.perf_counter())
-    return times_ms, (number - 1) / (stamps[-1] - stamps[0]), peak_memory_bytes()
+    record = None if model.draft is None else model.draft.record
+    return Decode(
+        tokens_s=(number - 1) / (stamps[-1] - stamps[0]),
+        num_proposed=0 if record is None else record.num_proposed,
+        num_accepted=0 if record is None else record.num_accepted,
+    )
 
 
 def decoded_bytes(graph_file: Path) -> int:

@@ -5,7 +5,7 @@ Owns keys, values and logits of a generation's rows, and what is bound to what.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,9 @@ class Binding:
     total: npt.NDArray[np.int32]
     memory: list[npt.NDArray[Any]]
     """What onnxruntime writes to: there as long as somebody may be running this, whatever is closed meanwhile."""
-    keep: npt.NDArray[np.int64] = field(default_factory=lambda: np.ones(1, np.int64))
+    keep: npt.NDArray[np.int64]
+    logits_BKV: LogitsBV
+    """Of the last K tokens of each row; for K = 1 a view of the cache's ``logits_BV``."""
 
 
 class BoundCache:
@@ -62,19 +64,22 @@ class BoundCache:
         self.graphs, self.shape = graphs, shape
         self.logits_BV: LogitsBV = np.empty((shape[0], config.vocab_size), np.float32)
         self.blocks = zero_pages((config.n_layer, 2, *shape), dtype)
-        self._bindings: dict[tuple[Graph, int, int, int], Binding] = {}
+        self._bindings: dict[tuple[Graph, int, int, int, int], Binding] = {}
 
-    def bind(self, graph: Graph, first: int, last: int, num_tokens: int) -> Binding:
+    def bind(self, graph: Graph, first: int, last: int, num_tokens: int, num_kept: int = 1) -> Binding:
         """The graph's session over rows first … last − 1, in place: past and present are the same memory.
 
+        ``num_kept``: of how many of the tokens, the last ones of each row, it gives the logits.
         A binding takes as long as a few layers, so each is kept as long as the buffers are; whole, or not at all.
         """
-        key = (graph, first, last, num_tokens)
+        key = (graph, first, last, num_tokens, num_kept)
         if key in self._bindings:
             return self._bindings[key]
         if len(self._bindings) >= _MOST_BINDINGS + 2 * self.shape[0]:  # a chunk and a step of every row
             self._bindings.clear()
         num_rows = last - first
+        shape = (num_rows, num_kept, self.logits_BV.shape[1])
+        logits_BKV = self.logits_BV[first:last].reshape(shape) if num_kept == 1 else np.empty(shape, np.float32)
         binding = Binding(
             session=graph.session,
             io=graph.session.io_binding(),
@@ -82,7 +87,9 @@ class BoundCache:
             positions_BS=np.zeros((num_rows, num_tokens), np.int64),
             seqlens_B=np.zeros(num_rows, np.int32),
             total=np.zeros(1, np.int32),
-            memory=[self.logits_BV],
+            memory=[self.logits_BV, logits_BKV],
+            keep=np.array([num_kept], np.int64),
+            logits_BKV=logits_BKV,
         )
         inputs: dict[str, npt.NDArray[Any]] = {
             "input_ids": binding.ids_BS,
@@ -101,7 +108,7 @@ class BoundCache:
             if name in graph.inputs:
                 binding.io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         if graph.gives_logits:
-            _bind_output(binding.io, "logits", self.logits_BV[first:last].reshape(num_rows, 1, -1))
+            _bind_output(binding.io, "logits", logits_BKV)
         self._bindings[key] = binding
         return binding
 

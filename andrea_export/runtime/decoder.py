@@ -99,6 +99,23 @@ class Generation(ABC):
         """Releases the cache; once is enough."""
 
 
+class RewindableGeneration(Generation):
+    """One text whose cache can go back to fewer tokens. ``num_filled``: how many tokens of each row are in it."""
+
+    num_filled: list[int]
+
+    @abstractmethod
+    def append(self, tokens: Sequence[int]) -> LogitsBV:
+        """Appends these tokens, a few, to the only row in one run; the logits ``[S, V]`` after each of them.
+
+        They are overwritten by the next run of as many. Raises: as ``step``.
+        """
+
+    @abstractmethod
+    def rewind(self, num_filled: int) -> None:
+        """Forgets what the only row holds after its first ``num_filled`` tokens: what comes next is written over it."""
+
+
 def raise_run_error(name: str, error: Exception) -> NoReturn:
     """Turns what onnxruntime or numpy raised while running into this project's error."""
     if isinstance(error, MemoryError) or is_out_of_memory(error):

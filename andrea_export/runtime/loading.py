@@ -18,6 +18,7 @@ from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision
 from andrea_export.runtime import open as opening
 from andrea_export.runtime.cores import most_threads, num_usable_cores
 from andrea_export.runtime.decoder import Decoder
+from andrea_export.runtime.draft import Draft
 from andrea_export.runtime.model import Model
 from andrea_export.sessions.onnxruntime import PROVIDERS, provider_availability, provider_row
 from andrea_export.targets.ort_cpu.files import OrtCpuFiles
@@ -30,6 +31,7 @@ def load(
     *,
     provider: str = AUTO,
     precision: str | None = None,
+    draft: str | None = None,
     num_threads: int | None = None,
     allow_cpu_nodes: bool = False,
     verify: bool = True,
@@ -37,9 +39,12 @@ def load(
     """Opens a bundle to generate with.
 
     ``provider``: cpu, cuda, tensorrt, tensorrt-rtx, or auto: CUDA where it works, else the CPU. ``precision``: fp32,
-    int8 or int4 on the CPU (fp32 where left out), fp32 elsewhere. ``num_threads``: the usable physical cores where
-    left out. ``allow_cpu_nodes``: let a GPU provider leave nodes to the CPU; without it that is an error naming them.
-    ``verify``: check every file that is read against the manifest; a damaged one is an error before anything runs.
+    int8 or int4 on the CPU (fp32 where left out), fp32 elsewhere. ``draft``: a cheaper precision of the bundle, which
+    proposes the tokens of a single text on the CPU, for ``precision`` to verify several in one run: the same text,
+    sooner, or where that does not pay, as soon (``Model.draft.record``). ``num_threads``: the usable physical cores
+    where left out. ``allow_cpu_nodes``: let a GPU provider leave nodes to the CPU; without it that is an error that
+    names them. ``verify``: check every file that is read against the manifest; a damaged one is an error before
+    anything runs.
 
     Raises: BundleError (no bundle, damaged, or without that precision), ValidationError (it failed its own),
     UsageError, BackendUnavailable, RunError.
@@ -62,10 +67,13 @@ def load(
         bundle=contents,
         manifest=manifest,
         precision=precision,
+        draft=draft,
         num_threads=num_threads or num_usable_cores(),
         allow_cpu_nodes=allow_cpu_nodes,
         verify=verify,
     )
+    if draft is not None:
+        return _loaded_with_draft(asked, provider)
     return _loaded_anywhere(asked) if provider == AUTO else _loaded(asked, provider)
 
 
@@ -76,6 +84,7 @@ class _Asked:
     bundle: Contents
     manifest: tuple[object, ...]
     precision: str | None
+    draft: str | None
     num_threads: int
     allow_cpu_nodes: bool
     verify: bool
@@ -114,14 +123,7 @@ def _loaded_anywhere(asked: _Asked) -> Model:
 def _loaded(asked: _Asked, provider: str) -> Model:
     bundle = asked.bundle
     graph = _graph(bundle, provider, asked.precision)
-    before = (*asked.manifest, *identities(bundle.path, graph.files))
-    try:
-        decoder = _verified(asked, graph) if asked.verify else _opened(asked, graph)
-    except MemoryError:
-        raise BackendUnavailable(f"bundle {bundle.path}: out of memory", hint="use int8 or int4") from None
-    if identities(bundle.path, (MANIFEST, *graph.files)) != before:
-        decoder.close()
-        raise BundleError(f"bundle {bundle.path} was changed while it was loaded", hint="load it again")
+    decoder = _unchanged(asked, graph)
     return Model(
         bundle=bundle,
         provider=provider,
@@ -130,6 +132,54 @@ def _loaded(asked: _Asked, provider: str) -> Model:
         num_threads=asked.num_threads,
         decoder=decoder,
     )
+
+
+def _loaded_with_draft(asked: _Asked, provider: str) -> Model:
+    """On the CPU. Raises: UsageError for a draft that cannot be one, and what ``load`` raises."""
+    bundle = asked.bundle
+    if provider not in (AUTO, "cpu"):
+        raise UsageError(f"provider {provider} takes no draft", hint="use --provider cpu")
+    precision, cheaper = (_known_precision(wanted) for wanted in (asked.precision, asked.draft))
+    if ORT_PRECISIONS.index(cheaper) <= ORT_PRECISIONS.index(precision):
+        raise UsageError(
+            f"{cheaper} is no cheaper than {precision}, so it drafts nothing for it",
+            hint=f"from dear to cheap: {', '.join(ORT_PRECISIONS)}",
+        )
+    if lacking := [needed for needed in (precision, cheaper) if needed not in bundle.ort_cpu]:
+        raise UsageError(
+            f"bundle {bundle.path} has no {' and no '.join(lacking)} graph for the CPU, which a draft needs",
+            hint=f"build it with --target ort-cpu --precision {precision} --precision {cheaper}",
+        )
+    own = bundle.ort_cpu[precision]
+    if not own.rows_independent:
+        raise UsageError(
+            f"{precision} takes no draft: what it says of a token depends on those in the same run", hint="use fp32"
+        )
+    if asked.verify:
+        bundle.check([REPORT])
+    off_by = 2 * bundle.largest_error(Path(own.decode).stem, "logits")
+    model = _loaded(asked, "cpu")
+    try:
+        proposing = _unchanged(asked, _graph(bundle, "cpu", cheaper))
+    except BaseException:
+        model.close()
+        raise
+    draft = Draft(precision=cheaper, proposing=proposing, verifying=model.decoder, off_by=off_by)
+    return replace(model, draft=draft)
+
+
+def _unchanged(asked: _Asked, graph: _Graph) -> Decoder:
+    """The decoder on files that are what they were when the manifest was read. Raises: as ``load``."""
+    bundle = asked.bundle
+    before = (*asked.manifest, *identities(bundle.path, graph.files))
+    try:
+        decoder = _verified(asked, graph) if asked.verify else _opened(asked, graph)
+    except MemoryError:
+        raise BackendUnavailable(f"bundle {bundle.path}: out of memory", hint="use int8 or int4") from None
+    if identities(bundle.path, (MANIFEST, *graph.files)) != before:
+        decoder.close()
+        raise BundleError(f"bundle {bundle.path} was changed while it was loaded", hint="load it again")
+    return decoder
 
 
 def _graph(bundle: Contents, provider: str, precision: str | None) -> _Graph:
@@ -148,7 +198,8 @@ def _graph(bundle: Contents, provider: str, precision: str | None) -> _Graph:
 def _opened(asked: _Asked, graph: _Graph) -> Decoder:
     folder, config = asked.bundle.path, asked.bundle.config
     if graph.own is not None:
-        return opening.open_shared(folder, graph.own, config, asked.num_threads)
+        takes_turns = asked.draft is not None
+        return opening.open_shared(folder, graph.own, config, asked.num_threads, takes_turns=takes_turns)
     return opening.open_growing(folder, graph.provider, config, asked.num_threads, asked.allow_cpu_nodes)
 
 
@@ -182,9 +233,7 @@ def _verified(asked: _Asked, graph: _Graph) -> Decoder:
 
 def _precision(bundle: Contents, provider: str, precision: str | None) -> OrtPrecision:
     """The precision meant; fp32 where none is. Raises: UsageError (unknown, or not on this provider), BundleError."""
-    wanted = next((known for known in ORT_PRECISIONS if known == ("fp32" if precision is None else precision)), None)
-    if wanted is None:
-        raise UsageError(f"unknown precision '{precision}'", hint=f"precisions: {', '.join(ORT_PRECISIONS)}")
+    wanted = _known_precision(precision)
     if wanted != "fp32" and provider != "cpu":
         raise UsageError(f"provider {provider} runs fp32 only, got {wanted}", hint="use --provider cpu")
     if wanted != "fp32" and wanted not in bundle.ort_cpu:
@@ -193,6 +242,14 @@ def _precision(bundle: Contents, provider: str, precision: str | None) -> OrtPre
             f"bundle {bundle.path} has no {wanted} (it has {has})",
             hint=f"build it with --target ort-cpu --precision {wanted}",
         )
+    return wanted
+
+
+def _known_precision(precision: str | None) -> OrtPrecision:
+    """The precision meant; fp32 where none is. Raises: UsageError."""
+    wanted = next((known for known in ORT_PRECISIONS if known == ("fp32" if precision is None else precision)), None)
+    if wanted is None:
+        raise UsageError(f"unknown precision '{precision}'", hint=f"precisions: {', '.join(ORT_PRECISIONS)}")
     return wanted
 
 

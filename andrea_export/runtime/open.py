@@ -41,13 +41,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int) -> SharedCacheDecoder:
-    """The decoder on a precision's graphs for the CPU.
+def open_shared(
+    folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int, *, takes_turns: bool = False
+) -> SharedCacheDecoder:
+    """The decoder on a precision's graphs for the CPU. ``takes_turns``: with another one, run by run.
 
     Raises: BackendUnavailable, RunError (not loadable), BundleError (of another shape than ``config``).
     """
     weights = folder / (files.weights or WEIGHTS)
-    tuning = shared_tuning(files, num_threads)
+    tuning = shared_tuning(files, num_threads, takes_turns=takes_turns)
     decode, prefill = (_session(folder / file, weights, tuning) for file in (files.decode, files.prefill))
     _check_shape(decode, config, folder / files.decode)
     _check_shape(prefill, config, folder / files.prefill)
@@ -60,13 +62,13 @@ def open_shared(folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_thre
     )
 
 
-def shared_tuning(files: OrtCpuFiles, num_threads: int) -> SessionTuning:
+def shared_tuning(files: OrtCpuFiles, num_threads: int, *, takes_turns: bool = False) -> SessionTuning:
     """What onnxruntime is told of a precision's graphs for the CPU."""
     return replace(
         CPU_TUNING,
         num_threads=num_threads,
         packs_in_parallel=files.weights is None,  # fp32 alone is large enough to be waited for
-        rests=files.prefill != files.decode,
+        rests=takes_turns or files.prefill != files.decode,
     )
 
 

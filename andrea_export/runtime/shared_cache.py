@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea_export.runtime.bound_cache import Binding, BoundCache, Graph, Graphs
-from andrea_export.runtime.decoder import Decoder, Generation, LogitsBV, raise_closed
+from andrea_export.runtime.decoder import Decoder, LogitsBV, RewindableGeneration, raise_closed
 from andrea_export.sessions.onnxruntime import input_dtype
 from andrea_model.config import AndreaConfig
 
@@ -71,8 +71,8 @@ class SharedCacheDecoder(Decoder):
         self._spare.clear()
 
 
-class SharedCacheGeneration(Generation):
-    """Texts in progress on a ``SharedCacheDecoder``. ``num_filled``: how many tokens of each row are in the cache."""
+class SharedCacheGeneration(RewindableGeneration):
+    """Texts in progress on a ``SharedCacheDecoder``."""
 
     def __init__(self, decoder: SharedCacheDecoder, cache: BoundCache) -> None:
         self.logits_BV = cache.logits_BV
@@ -120,22 +120,33 @@ class SharedCacheGeneration(Generation):
             num_filled[row] += 1
         return self.logits_BV
 
+    def append(self, tokens: Sequence[int]) -> LogitsBV:
+        """See ``RewindableGeneration``."""
+        binding = self._append(self.cache.graphs[0], 0, np.asarray(tokens, np.int64), len(tokens))
+        logits_SV: LogitsBV = binding.logits_BKV[0]
+        return logits_SV
+
+    def rewind(self, num_filled: int) -> None:
+        """See ``RewindableGeneration``: lengths change, nothing is copied."""
+        self.num_filled[0] = num_filled
+
     def close(self) -> None:
         """Gives the buffers back."""
         cache, self._cache, self._steps = self._cache, None, []
         if cache is not None:
             self._decoder.take_back(cache)
 
-    def _append(self, graph: Graph, row: int, ids_S: npt.NDArray[np.int64]) -> None:
-        """Runs these tokens of one row, after those in the cache."""
+    def _append(self, graph: Graph, row: int, ids_S: npt.NDArray[np.int64], num_kept: int = 1) -> Binding:
+        """Runs these tokens of one row, after those in the cache; the last ``num_kept`` get logits."""
         begin = self.num_filled[row]
         end = begin + len(ids_S)
-        binding = self.cache.bind(graph, row, row + 1, len(ids_S))
+        binding = self.cache.bind(graph, row, row + 1, len(ids_S), num_kept)
         binding.ids_BS[0] = ids_S
         binding.positions_BS[0] = np.arange(begin, end)
         binding.seqlens_B[0], binding.total[0] = end - 1, end
         self._decoder.run(binding.session, binding.io)
         self.num_filled[row] = end
+        return binding
 
     def _bound_steps(self) -> list[Binding]:
         """One run a step for all rows, or one for each."""

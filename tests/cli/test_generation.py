@@ -6,6 +6,7 @@ import fcntl
 import json
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -215,3 +216,49 @@ def test_what_bench_refuses(andrea: Andrea, ort_bundle: Path, options: Sequence[
 
 def test_bench_without_the_precision(andrea: Andrea, built_bundle: Path) -> None:
     assert "has no int8" in refused(andrea("bench", built_bundle, "--precision", "int8"))
+
+
+@pytest.mark.parametrize("options", [(), ("--temperature", 1.2, "--top-k", 40, "--seed", 3)])
+def test_a_draft_changes_no_text_and_is_spoken_of(andrea: Andrea, ort_bundle: Path, options: Sequence[object]) -> None:
+    run = ("run", ort_bundle, "--provider", "cpu", "--tokens", "5,17", "--max-new-tokens", 120, *options)
+    plain, drafted = andrea(*run), andrea(*run, "--draft", "int4")
+    assert (drafted.code, drafted.stdout) == (0, plain.stdout)
+    assert re.search(
+        r"draft int4: \d+ of \d+ proposed tokens accepted in \d+ runs, \d+ tokens by single steps", drafted.stderr
+    )
+    assert "draft" not in plain.stderr
+    document = json.loads(andrea(*run, "--draft", "int4", "--json").stdout)
+    assert ",".join(map(str, document["tokens"])) + "\n" == plain.stdout
+    assert document["draft"]["precision"] == "int4" and document["draft"]["num_verified"] >= 3
+
+
+def test_a_draft_that_is_switched_off_is_spoken_of(
+    andrea: Andrea, ort_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("andrea_export.runtime.pace.Pace.cost", 3.0)
+    outcome = andrea("run", ort_bundle, "--tokens", "5,17", "--max-new-tokens", 30, "--draft", "int4")
+    assert "note: draft int4 switched off: 80% of its tokens are accepted, and one costs 300%" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "hint"),
+    [
+        (("--draft", "fp32"), "fp32 is no cheaper than fp32", "from dear to cheap"),
+        (("--draft", "int4", "--provider", "cuda"), "provider cuda takes no draft", "use --provider cpu"),
+    ],
+)
+def test_what_run_refuses_as_a_draft(
+    andrea: Andrea, ort_bundle: Path, options: Sequence[str], text: str, hint: str
+) -> None:
+    outcome = andrea("run", ort_bundle, "--tokens", "5", *options)
+    assert text in refused(outcome) and hint in str(outcome.hint)
+
+
+def test_bench_with_a_draft_and_without(andrea: Andrea, ort_bundle: Path) -> None:
+    options = ("--precision", "fp32", "--draft", "int4", "--rounds", 1)
+    plain, drafted = json.loads(andrea("bench", ort_bundle, *options, "--json").stdout)["subjects"]
+    assert (plain["draft"], drafted["draft"]) == (None, "int4")
+    assert plain["drawn_decode_tokens_s"] > 0 and drafted["drawn_decode_tokens_s"] > 0
+    assert "accepted" not in plain and drafted["accepted"]["greedy"] > 0.5 and drafted["accepted"]["drawn"] > 0.5
+    table = andrea("bench", ort_bundle, *options).stdout
+    assert "drawn tok/s" in table and "(ort-cpu-fp32), drafted in int4" in table and "% accepted" in table

@@ -84,8 +84,8 @@ def test_a_damaged_graph_is_never_parsed_and_damaged_weights_leave_no_session(
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
     decoders: list[Any] = []
 
-    def remembered(*arguments: Any) -> Any:
-        decoders.append(open_shared(*arguments))
+    def remembered(*arguments: Any, **options: Any) -> Any:
+        decoders.append(open_shared(*arguments, **options))
         return decoders[-1]
 
     monkeypatch.setattr("andrea_export.runtime.open.open_shared", remembered)
@@ -98,7 +98,7 @@ def test_a_damaged_graph_is_never_parsed_and_damaged_weights_leave_no_session(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return sha256_of(path)
 
-    def refused(*_: Any) -> Any:
+    def refused(*_: Any, **__: Any) -> Any:
         raise RunError("onnxruntime cannot load it")
 
     with monkeypatch.context() as patched:
@@ -126,8 +126,8 @@ def test_a_file_that_is_replaced_while_it_is_loaded(
     bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
     decoders: list[Any] = []
 
-    def replaced(*arguments: Any) -> Any:
-        decoders.append(open_shared(*arguments))
+    def replaced(*arguments: Any, **options: Any) -> Any:
+        decoders.append(open_shared(*arguments, **options))
         shutil.copy(bundle / file, tmp_path / "new")
         (tmp_path / "new").replace(bundle / file)
         return decoders[-1]
