@@ -16,8 +16,7 @@ from pathlib import Path
 
 import checkout  # noqa: F401
 from measure.results import write_result
-from peers.contenders import PEERS, PRECISIONS
-from peers.prepare import prepare
+from peers.prepare import PEERS, PRECISIONS, prepare
 from peers.report import markdown
 from peers.rounds import run_of
 

@@ -123,55 +123,39 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, str |
     """What any exception becomes for a user: (message, hint, exit code)."""
     if isinstance(error, AndreaError):
         return str(error), error.hint, error.exit_code
-    if _is_usage_error(error):
+    # Typer itself refused the command line. Its exceptions are click's, or since 0.26 its own copy of them.
+    if any(base.__name__ == "ClickException" for base in type(error).__mro__):
         context = getattr(error, "ctx", None)
         where = context.command_path if context is not None else "andrea-export"
         # Some releases of typer let pydantic's own prefix through.
         return str(error.format_message()).replace("Value error, ", ""), f"see {where} --help", 2  # type: ignore[attr-defined]
-    if _is_out_of_memory(error):
-        return (
-            f"out of memory: {error}" if str(error) else "out of memory",
-            "free memory, or build a smaller preset",
-            EXIT_UNAVAILABLE,
-        )
+    # torch's CPU allocator raises a RuntimeError instead (c10/core/impl/alloc_cpu.cpp).
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)):
+        message = f"out of memory: {error}" if str(error) else "out of memory"
+        return message, "free memory, or build a smaller preset", EXIT_UNAVAILABLE
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("andrea"):
-        return (
-            f"the Python package '{error.name.split('.')[0]}' is not installed",
-            "pip install 'andrea-export[cpu,rtx,plugin]', and see andrea-export doctor",
-            EXIT_UNAVAILABLE,
-        )
+        hint = "pip install 'andrea-export[cpu,rtx,plugin]', and see andrea-export doctor"
+        return f"the Python package '{error.name.split('.')[0]}' is not installed", hint, EXIT_UNAVAILABLE
     if isinstance(error, ImportError | OSError) and "shared object" in str(error):  # the dynamic loader's own words
-        return (
-            f"a library cannot be loaded: {error}",
-            "reinstall its package; see andrea-export doctor",
-            EXIT_UNAVAILABLE,
-        )
+        hint = "reinstall its package; see andrea-export doctor"
+        return f"a library cannot be loaded: {error}", hint, EXIT_UNAVAILABLE
     if isinstance(error, OSError) and error.errno is None and "requested and" in str(error):
         # numpy's tofile says how much it wrote, not why it stopped.
-        return (
-            f"a file was not written whole ({error})",
-            "free disk space there, or name another place",
-            EXIT_UNAVAILABLE,
-        )
+        hint = "free disk space there, or name another place"
+        return f"a file was not written whole ({error})", hint, EXIT_UNAVAILABLE
     if isinstance(error, OSError) and error.errno is not None:
         what = f"{error.filename}: " if error.filename is not None else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return (
-                f"{what}the disk is full",
-                "free space there, or choose another output and --cache-dir",
-                EXIT_UNAVAILABLE,
-            )
-        hint = "choose a path you may write to" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else None
-        return f"{what}{error.strerror}", hint, 2
+            hint = "free space there, or choose another output and --cache-dir"
+            return f"{what}the disk is full", hint, EXIT_UNAVAILABLE
+        may_not = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        return f"{what}{error.strerror}", "choose a path you may write to" if may_not else None, 2
     odd = [word for word in arguments if not _is_text(word)]
     if odd and (isinstance(error, UnicodeEncodeError) or "not valid UTF-8" in str(error)):
         return _not_utf8(odd), "rename it", 2
     command = " ".join(["andrea-export", "--debug", *(word for word in arguments if word != "--debug")])
-    return (
-        f"a bug in andrea-export: {type(error).__name__}: {error}",
-        f"rerun as `{command}` and report the traceback",
-        EXIT_BUG,
-    )
+    message = f"a bug in andrea-export: {type(error).__name__}: {error}"
+    return message, f"rerun as `{command}` and report the traceback", EXIT_BUG
 
 
 def _not_utf8(words: Sequence[str]) -> str:
@@ -181,16 +165,6 @@ def _not_utf8(words: Sequence[str]) -> str:
 def _is_text(word: str) -> bool:
     """Whether an argument was given as UTF-8; the bytes of another are lone surrogates in it."""
     return not any("\ud800" <= character <= "\udfff" for character in word)
-
-
-def _is_usage_error(error: Exception) -> bool:
-    """Whether typer itself refused the command line. Its exceptions are click's, or since 0.26 its own copy of them."""
-    return any(base.__name__ == "ClickException" for base in type(error).__mro__)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """MemoryError, or the RuntimeError that torch's CPU allocator raises instead (c10/core/impl/alloc_cpu.cpp)."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 
 
 def _fail(message: str, hint: str | None, code: int, *, as_json: bool) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.options import JsonOption
+from andrea_export import __version__
+from andrea_export.cli.options import JsonOption, option
 from andrea_export.cli.output import coloured, emit_json, emit_lines, note_error, wrapped
 from andrea_export.core.errors import BackendUnavailable, UsageError
 
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
 def doctor(
     require: Annotated[
         list[str] | None,
-        typer.Option(
-            "--require", help="Exit 3 where this step is missing. Repeat it.", metavar="STEP", show_default=False
-        ),
+        option("--require", "Exit 3 where this step is missing. Repeat it.", "STEP"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -28,7 +28,7 @@ def doctor(
 
     Exits 0 whatever it finds, except with --require.
     """
-    from andrea_export.doctor.steps import STEP_NAMES, examination_as_json, examine
+    from andrea_export.doctor.steps import STEP_NAMES, examine
 
     unknown = [name for name in require or () if name not in STEP_NAMES]
     if unknown:
@@ -36,7 +36,7 @@ def doctor(
     examination = examine()
     missing = [step for step in examination.steps if step.name in (require or ()) and not step.available]
     if as_json:
-        emit_json(examination_as_json(examination))
+        emit_json({"andrea_export": __version__, **asdict(examination)})
     else:
         emit_lines(_lines(examination))
     if missing:

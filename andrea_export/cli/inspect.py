@@ -13,7 +13,7 @@ from andrea_export.cli.output import emit_json, emit_lines, size
 from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
-    from andrea_export.inspection import Inspection
+    from andrea_export.inspection.facts import Inspection
 
 _KINDS = {
     "checkpoint": "checkpoint (safetensors)",
@@ -40,7 +40,7 @@ def inspect(
 
     Recognised by content, not by name. Needs no GPU and loads no weights.
     """
-    from andrea_export.inspection import inspect_path, inspection_as_json
+    from andrea_export.inspection.files import inspect_path, inspection_as_json
 
     inspection = inspect_path(path)
     if as_json:

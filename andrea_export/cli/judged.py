@@ -33,7 +33,7 @@ def show(report: Report, lines: Iterable[str], *, as_json: bool) -> None:
 
 def exit_with_outcome(report: Report) -> NoReturn:
     """Ends the command with the report's exit code; where it is that of not measured, stderr says what was not."""
-    from andrea_export.judge.outcome import ExitCode, outcome
+    from andrea_export.judge.verdicts import ExitCode, outcome
 
     came_out = outcome(report)
     if came_out.code is ExitCode.NOT_MEASURED:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from andrea_export.cli.output import note
 from andrea_export.core.lines import one_line
+from andrea_export.core.progress import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_DETAILS = 5.0
 
 
-class LineProgress:
+class LineProgress(Progress):
     """One line when a step begins, one when it ends, and at most one every few seconds while it works."""
 
     def __init__(self) -> None:
@@ -30,7 +31,6 @@ class LineProgress:
         """Nothing is held."""
 
     def start(self, step: str) -> None:
-        """Says that a step begins."""
         self._note(f"{step} …")
 
     def detail(self, step: str, text: str) -> None:
@@ -39,7 +39,6 @@ class LineProgress:
             self._note(f"{step}: {one_line(text)}")
 
     def finish(self, step: str, outcome: str) -> None:
-        """Says how a step ended."""
         self._note(f"{step}: {one_line(outcome)}")
 
     def _note(self, text: str) -> None:
@@ -47,7 +46,7 @@ class LineProgress:
         note(text)
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """Running steps with a spinner, a clock and their last detail; a finished step stays as one line."""
 
     def __init__(self) -> None:
@@ -72,7 +71,6 @@ class LiveProgress:
         self._display.stop()
 
     def start(self, step: str) -> None:
-        """Shows a step as running."""
         self._tasks[step] = self._display.add_task(step, total=None, detail="")
 
     def detail(self, step: str, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,7 +71,7 @@ def trace(
         )
 
     from andrea_export.lesson.backends import lesson_model, run_backend
-    from andrea_export.lesson.lesson import checked_position, lesson_as_json, lesson_from_layers
+    from andrea_export.lesson.lesson import checked_position, lesson_from_layers
 
     names = tuple(dict.fromkeys(backend or _default_backends()))
     with lesson_model(bundle, preset=preset, checkpoint=checkpoint, seed=seed or 0, backends=names) as model:
@@ -80,7 +81,7 @@ def trace(
             runs, model.loaded.config, weights=str(model.loaded.origin), tokens=ids, position=at, block=block
         )
     if as_json:
-        emit_json(lesson_as_json(lesson))
+        emit_json(asdict(lesson))
     else:
         emit_lines(_lines(lesson, model.weights_from))
 

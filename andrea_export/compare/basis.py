@@ -6,7 +6,6 @@ With weights at hand it is measured as the comparison goes; a trace carries what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from andrea_export.compare.inputs import Arrays, Case
 from andrea_export.compare.language.figures import max_abs_errors
@@ -28,27 +27,8 @@ LayerBasis = Mapping[str, Mapping[str, float]]
 TRUTH = next(rounding_of(name) for name, row in PRECISIONS.items() if row.is_truth)
 
 
-class BudgetBasis(Protocol):
-    """Where budgets come from. ``rounding`` is the name of one (``Rounding.name``)."""
-
-    truth: LayerRun | None
-    """The truth over the same cases, whose layers can be fed; None where there are no weights to run it with."""
-
-    def measure(self, segment: Segment, reference: ByCase, given: Mapping[str, Arrays]) -> None:
-        """Takes in the next segment: the reference's layers, and what a local run is given."""
-
-    def accumulated(self, rounding: str) -> LayerBasis:
-        """Layer of the last measured segment → basis of its accumulated error."""
-
-    def local(self, rounding: str) -> LayerBasis:
-        """The same of its local error."""
-
-    def language_model(self, rounding: str, suite: Suite, reference: Predictions) -> Mapping[str, float]:
-        """Case → basis of the largest error of a logit; ``reference`` is what the reference predicts."""
-
-
 class MeasuredBasis:
-    """Torch with every rounding beside torch in fp64, over the same cases.
+    """Torch with every rounding beside torch in fp64, over the same cases; ``rounding`` is the name of one of them.
 
     ``reference`` is the reference's own rounding, None where it is the truth itself. Its error counts too: a candidate
     may then be off by both, so every basis is the sum of the two.
@@ -64,11 +44,13 @@ class MeasuredBasis:
             own.name: TorchRun(model, cases, precision=own.precision, convert=own.convert)
             for own in self._roundings.values()
         }
+        # The truth over the same cases, whose layers can be fed.
         self.truth: LayerRun | None = TorchRun(model, cases, precision=TRUTH.precision)
         self._true_logits: Logits | None = None
         self._language_model: dict[str, Mapping[str, float]] = {}
 
     def measure(self, segment: Segment, reference: ByCase, given: Mapping[str, Arrays]) -> None:
+        """Takes in the next segment: the reference\'s layers, and what a local run is given."""
         assert self.truth is not None
         self._segment, self._given = segment, given
         self._truth = reference if self._reference is None else self.truth.accumulated(segment)
@@ -78,15 +60,17 @@ class MeasuredBasis:
         self._local: dict[str, LayerBasis] = {}
 
     def accumulated(self, rounding: str) -> LayerBasis:
+        """Layer of the last measured segment → basis of its accumulated error."""
         own = self._accumulated[rounding]
         return own if self._reference is None else _sum(own, self._accumulated[self._reference.name])
 
     def local(self, rounding: str) -> LayerBasis:
+        """The same of its local error."""
         own = self._local_of(rounding)
         return own if self._reference is None else _sum(own, self._local_of(self._reference.name))
 
     def language_model(self, rounding: str, suite: Suite, reference: Predictions) -> Mapping[str, float]:
-        """See ``BudgetBasis``. Raises: RunError."""
+        """Case → basis of the largest error of a logit; ``reference``: what that predicts. Raises: RunError."""
         if self._true_logits is None:
             is_truth = self._reference is None
             self._true_logits = reference.logits[suite.longest_case] if is_truth else self._run_of_text(TRUTH, suite)
@@ -120,7 +104,7 @@ class MeasuredBasis:
 
 
 class RecordedBasis:
-    """What a trace says was measured when it was recorded."""
+    """What a trace says was measured when it was recorded. There are no weights to run the truth with."""
 
     truth: LayerRun | None = None
 
@@ -144,6 +128,10 @@ class RecordedBasis:
 
     def language_model(self, rounding: str, suite: Suite, reference: Predictions) -> Mapping[str, float]:
         return self._basis[rounding].language_model
+
+
+BudgetBasis = MeasuredBasis | RecordedBasis
+"""Where budgets come from."""
 
 
 def _sum(own: LayerBasis, theirs: LayerBasis) -> LayerBasis:

@@ -9,27 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from andrea_export.compare.followed import Expected, Followed, candidate_of
+from andrea_export.compare.followed import Followed, candidate_of
 from andrea_export.compare.inputs import Inputs
 from andrea_export.compare.language.figures import figures
 from andrea_export.compare.language.suite import Predictions, Suite
-from andrea_export.compare.runs import ByCase, Stream
+from andrea_export.compare.plugin_maths import PluginMaths
+from andrea_export.compare.runs import Stream
 from andrea_export.compare.sources.base import Source
 from andrea_export.core.errors import BackendUnavailable, RunError
-from andrea_export.core.names import Segment, segments
+from andrea_export.core.names import segments
 from andrea_export.core.progress import Progress
 from andrea_export.report.schema import Candidate, LanguageModelRow, LayerRow
 
 STEP, LANGUAGE_STEP = "compare", "language model"
-
-
-class Observer(Protocol):
-    """Looks at the reference's layers as they pass."""
-
-    def see(self, segment: Segment, reference: ByCase) -> None:
-        """Takes in one segment."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +39,7 @@ def compare(
     candidates: Sequence[Source],
     inputs: Inputs,
     *,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[PluginMaths] = (),
     progress: Progress,
 ) -> list[Compared]:
     """Every candidate against the reference on all cases, layer by layer, and then as it ships.
@@ -76,7 +69,7 @@ def compare(
             basis.measure(segment, layers, given)
             names = frozenset(layer for layer in segment.layers if run.visible.has(layer))
             for entry in followed:
-                entry.take(Expected(segment=segment, reference=layers, names=names, given=given, basis=basis))
+                entry.take(segment, layers, names=names, given=given, basis=basis)
             stream.forget(segment)
         for entry in followed:
             progress.detail(STEP, f"{entry.source.identity.name} as it ships")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,19 +21,6 @@ from andrea_export.core.precision import PRECISIONS
 from andrea_export.report.schema import Candidate, LayerRow, Verdict
 
 _FED_BACK = "taken the other way round: the reference's layer was fed the recorded input"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """What the candidates' layers of one segment are held against."""
-
-    segment: Segment
-    reference: ByCase
-    names: frozenset[str]
-    """The layers the reference is to have."""
-    given: Mapping[str, Arrays]
-    """What a local run is fed."""
-    basis: BudgetBasis
 
 
 class Followed:
@@ -65,27 +52,35 @@ class Followed:
             self.run.close()
             self.run = None
 
-    def take(self, expected: Expected) -> None:
-        """Adds the rows of one segment."""
+    def take(
+        self,
+        segment: Segment,
+        reference: ByCase,
+        *,
+        names: Collection[str],
+        given: Mapping[str, Arrays],
+        basis: BudgetBasis,
+    ) -> None:
+        """Adds the rows of one segment. ``names``: the layers the reference is to have; ``given``: to a local run."""
         if self.run is None:
             return
-        visible, segment = self.run.visible, expected.segment
+        visible = self.run.visible
         found: ByCase = {}
         local: ByCase = {}
         with self._noting_errors():
             found = self.run.accumulated(segment)
-            local = self.run.local(segment, expected.given)
+            local = self.run.local(segment, given)
         if self.run is None:
             return
         own_given = self._stream.given(segment, found)
-        truth, note = expected.reference, ""
+        truth, note = reference, ""
         if visible.local_errors is LocalErrors.FED_BACK and self._truth is not None:
             local, truth, note = found, self._truth.local(segment, own_given), _FED_BACK
         rounding = self.source.rounding.name
-        basis, local_basis = expected.basis.accumulated(rounding), expected.basis.local(rounding) if local else {}
+        own_basis, local_basis = basis.accumulated(rounding), basis.local(rounding) if local else {}
         for layer in segment.layers:
-            if visible.has(layer) and layer in expected.names:
-                row = self._make.row(layer, expected.reference, found, basis.get(layer, {}))
+            if visible.has(layer) and layer in names:
+                row = self._make.row(layer, reference, found, own_basis.get(layer, {}))
                 if visible.local_errors is not LocalErrors.NONE:
                     error = self._make.local_error(row, truth, local, local_basis.get(layer, {}), note)
                     row = replace(row, local=error)

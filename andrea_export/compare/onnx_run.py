@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from andrea_export.compare.inputs import Arrays, Case
-from andrea_export.compare.runs import ByCase, Visible
+from andrea_export.compare.runs import ByCase, LayerRun, Visible
 from andrea_export.core.dtypes import DTYPES, dtype_from_onnx
 from andrea_export.core.errors import RunError
 from andrea_export.core.names import Segment, layer_names, present_names, segments
@@ -23,13 +23,11 @@ from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_model.config import AndreaConfig
 
 
-class OnnxRun:
+class OnnxRun(LayerRun):
     """Runs one ONNX file on one provider, a segment at a time; keeps only the layers that later segments use.
 
     Raises: RunError or BackendUnavailable where onnxruntime cannot.
     """
-
-    visible = Visible()
 
     def __init__(
         self,
@@ -41,7 +39,7 @@ class OnnxRun:
         provider: str = "cpu",
         name: str | None = None,
     ) -> None:
-        self.refusals: list[str] = []
+        super().__init__(Visible())
         self._path = model
         self._config = config
         self._cases = {case.name: case for case in cases}
@@ -50,7 +48,9 @@ class OnnxRun:
         self._names = frozenset(layer_names(config))
         self._cache_dtype = DTYPES[precision.cache_dtype].numpy
         graph = load_graph(model)
-        self._extractor = LayerExtractor(graph, {name: _onnx_type(name, precision) for name in self._names})
+        # What the precision's rule says of each layer; a graph that states its types overrules it.
+        types = {name: DTYPES[precision.layer_dtype(name)].onnx for name in self._names}
+        self._extractor = LayerExtractor(graph, types)
         self._parts = {segment.name: self._part(segment) for segment in segments(config)}
         self._kept: dict[str, Arrays] = {name: {} for name in self._cases}
 
@@ -61,8 +61,8 @@ class OnnxRun:
             with self._open(part) as session:
                 for name, case in list(self._cases.items()):
                     try:
-                        feeds = {**self._feeds(case, segment, found), **_given(part, self._kept[name])}
-                        found[name] = session.run(feeds)
+                        kept = {entry: self._kept[name][layer] for layer, entry in part.layer_inputs.items()}
+                        found[name] = session.run({**self._feeds(case, segment, found), **kept})
                     except RunError as error:
                         self._refuse(name, error)
         self._keep(segment, found)
@@ -95,9 +95,6 @@ class OnnxRun:
     def needs(self, segment: Segment) -> Sequence[str]:
         """The layers of earlier segments that this segment's nodes read."""
         return tuple(name for name in self._local_part(segment, None).layer_inputs if name not in segment.layers)
-
-    def close(self) -> None:
-        """Nothing is held between segments."""
 
     def _refuse(self, name: str, error: RunError) -> None:
         """Notes that a case cannot be run, and runs it no further. Raises the error where no case is left."""
@@ -133,7 +130,7 @@ class OnnxRun:
         prefix = f"past_key_values.{segment.block}"
         if case.past_of is None:
             empty = zero_cache(self._config, batch=len(case.input_ids), past=0, dtype=self._cache_dtype)
-            feeds.update({name: value for name, value in empty.items() if name.startswith(f"{prefix}.")})
+            feeds.update((name, value) for name, value in empty.items() if name.startswith(f"{prefix}."))
         else:
             for part, name in zip(("key", "value"), present_names(segment.block), strict=True):
                 if name in found.get(case.past_of, {}):
@@ -147,15 +144,6 @@ class OnnxRun:
         for case, layers in found.items():
             known = {**self._kept[case], **layers}
             self._kept[case] = {name: value for name, value in known.items() if name in later}
-
-
-def _given(part: Part, values: Arrays) -> Arrays:
-    return {entry: values[layer] for layer, entry in part.layer_inputs.items()}
-
-
-def _onnx_type(layer: str, precision: Precision) -> int:
-    """What the precision's rule says of a layer; a graph that states its types overrules it."""
-    return DTYPES[precision.layer_dtype(layer)].onnx
 
 
 def _numpy_type(part: Part, entry: str) -> np.dtype[np.generic]:

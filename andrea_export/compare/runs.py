@@ -6,10 +6,11 @@ A segment's layers are computed, compared and forgotten before the next: no run 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -60,13 +61,15 @@ def outputs_alone(config: AndreaConfig) -> Visible:
     )
 
 
-class LayerRun(Protocol):
-    """One model running all cases, segment by segment, in order."""
+class LayerRun(ABC):
+    """One model running all cases, segment by segment, in order. A run whose layers cannot be fed is only read."""
 
-    visible: Visible
-    refusals: list[str]
-    """Cases the model would not run, each with its reason; none where one refusal is an error."""
+    def __init__(self, visible: Visible) -> None:
+        self.visible = visible
+        self.refusals: list[str] = []
+        """Cases the model would not run, each with its reason; none where one refusal is an error."""
 
+    @abstractmethod
     def accumulated(self, segment: Segment) -> ByCase:
         """The layers of the next segment, from the run's own values so far. A layer the model lacks is absent.
 
@@ -79,31 +82,14 @@ class LayerRun(Protocol):
         ``given`` holds, by case, the reference's layers of this segment and those that come before it as far as
         ``needs`` asked for them, and its past keys and values. A layer whose input was not given is absent.
         """
-
-    def needs(self, segment: Segment) -> Sequence[str]:
-        """Layers of earlier segments that ``local`` will want for this one."""
-
-    def close(self) -> None:
-        """Releases what the run holds."""
-
-
-class UnfedRun:
-    """What every run has whose layers cannot be fed."""
-
-    def __init__(self, visible: Visible) -> None:
-        self.visible = visible
-        self.refusals: list[str] = []
-
-    def local(self, segment: Segment, given: Mapping[str, Arrays]) -> ByCase:
-        """Nothing: it cannot be fed."""
         return {}
 
     def needs(self, segment: Segment) -> Sequence[str]:
-        """Nothing."""
+        """Layers of earlier segments that ``local`` will want for this one."""
         return ()
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None:  # noqa: B027 (not every run holds something)
+        """Releases what the run holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +111,7 @@ def rounding_of(precision: str) -> Rounding:
     return Rounding(name=precision, precision=precision)
 
 
-class SessionRun(UnfedRun):
+class SessionRun(LayerRun):
     """What a session returns, each in its segment. A case it refuses is noted; the others still count."""
 
     def __init__(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from andrea_export.compare.inputs import Arrays, Case
-from andrea_export.compare.runs import ByCase, Visible
+from andrea_export.compare.runs import ByCase, LayerRun, Visible
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, first_line
 from andrea_export.core.names import Segment, present_names
@@ -19,18 +19,16 @@ from andrea_export.sessions.torch_reference import array_from_torch, cache_dtype
 from andrea_model.model import Andrea, Block
 
 
-class TorchRun:
+class TorchRun(LayerRun):
     """Runs the model in one precision (a row of ``precision.PRECISIONS``); holds one converted segment.
 
     ``convert``: makes the parts that compute, if not as the precision has them (``Rounding``).
     """
 
-    visible = Visible()
-
     def __init__(
         self, model: Andrea, cases: Sequence[Case], *, precision: str, convert: Callable[[Any, str], Any] | None = None
     ) -> None:
-        self.refusals: list[str] = []
+        super().__init__(Visible())
         self.precision = precision
         self._convert = convert or (lambda part, _path: converted(part, precision))
         self._model = model

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
 
-
-class Progress(Protocol):
-    """Told of every step of a build or a validation as it happens."""
+class Progress:
+    """Told of every step of a build or a validation as it happens. A subclass shows what it is told."""
 
     def start(self, step: str) -> None:
         """A step begins."""
@@ -18,14 +16,5 @@ class Progress(Protocol):
         """A step ended well; ``outcome`` says how: ``built in 3.9 s``, ``reused: nothing it is made from changed``."""
 
 
-class Silent:
+class Silent(Progress):
     """A Progress that shows nothing, for library use."""
-
-    def start(self, step: str) -> None:
-        """Shows nothing."""
-
-    def detail(self, step: str, text: str) -> None:
-        """Shows nothing."""
-
-    def finish(self, step: str, outcome: str) -> None:
-        """Shows nothing."""

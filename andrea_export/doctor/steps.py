@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from andrea_export import __version__
 from andrea_export.doctor.findings import (
@@ -139,11 +138,6 @@ class Examination:
 def examine() -> Examination:
     """Looks at everything, starts no build and opens no model."""
     return Examination(machine=_machine(), steps=tuple(map(_status, STEPS)))
-
-
-def examination_as_json(examination: Examination) -> dict[str, Any]:
-    """The examination as plain JSON values."""
-    return {"andrea_export": __version__, **asdict(examination)}
 
 
 def _status(step: Step) -> StepStatus:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.core.errors import UsageError, first_line
+from andrea_export.inspection.arithmetic import parameter_counts
 from andrea_export.inspection.checkpoint_file import inspect_checkpoint, inspect_published
 from andrea_export.inspection.engine_file import inspect_engine, inspect_plugin
 from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection
@@ -52,6 +54,14 @@ INSPECTORS: Mapping[FileKind, Callable[[Path], Inspection]] = {
     "plugin": inspect_plugin,
     "json": refuse_json,
 }
+
+
+def inspect_path(path: Path) -> Inspection:
+    """What the path is. Raises: UsageError for a path that is missing or of no known kind, and the reader's own error
+    for one that is damaged."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder", hint=WHAT_CAN_BE_INSPECTED)
+    return inspect_bundle(path) if path.is_dir() else inspect_file(path)
 
 
 def inspect_file(path: Path) -> Inspection:
@@ -115,3 +125,24 @@ def _linear_layers(bundle: Bundle) -> dict[str, str]:
             numbers = ", ".join(f"{number} in {kind}" for kind, number in kinds.most_common())
             found[files.decode] = f"linear layers: {numbers}"
     return found
+
+
+def inspection_as_json(inspection: Inspection) -> dict[str, Any]:
+    """The inspection as plain JSON values, the arithmetic included."""
+    document = asdict(inspection)
+    document["arithmetic"] = list(inspection.arithmetic)
+    if inspection.config is not None:
+        counts = parameter_counts(inspection.config)
+        document["parameters"] = {
+            "exact": counts.exact,
+            "untied_without_biases_and_layer_norms": counts.untied_matrices,
+            "untied_with_everything": counts.untied_everything,
+            "trunk": counts.trunk,
+            "mlp_matrices": counts.all_mlp_matrices,
+            "token_embedding": counts.token_embedding,
+            "position_embedding": counts.position_embedding,
+            "biases": counts.biases,
+            "layer_norms": counts.layer_norms,
+        }
+    document["parts"] = [inspection_as_json(part) for part in inspection.parts]
+    return document

@@ -1,18 +1,20 @@
 """Verdicts: a policy over measured rows. The same code judges a comparison that just ran and a report read from a file.
 
-Measures nothing.
+A judged report has one outcome, its exit code, which is the same in every command. Measures nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
 from andrea_export.core.errors import PolicyError
 from andrea_export.judge.budget import derived_budget, failures_of, formula
 from andrea_export.judge.policy import Policy, policy_as_mapping
 from andrea_export.judge.ratchet import ratchet_rows
 from andrea_export.report.metrics import figures_of
+from andrea_export.report.render.wording import Unmeasured, unmeasured
 from andrea_export.report.schema import (
     Candidate,
     LanguageModelRow,
@@ -157,3 +159,35 @@ def _check_basis(rows: Sequence[LayerRow], policy: Policy) -> None:
                 f"layer {row.name} of {row.candidate} has nothing to derive budgets from",
                 hint=f"set limits for its {', '.join(sorted(wanted))} in the policy",
             )
+
+
+class ExitCode(IntEnum):
+    """What a command that judges a report ends with."""
+
+    PASSED = 0
+    FAILED = 1
+    NOT_MEASURED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a report came out."""
+
+    code: ExitCode
+    unmeasured: tuple[Unmeasured, ...]
+    """Everything that was not measured, whatever the code: a pass does not speak for it either."""
+
+
+def outcome(report: Report) -> Outcome:
+    """PASSED where the verdict is pass; NOT_MEASURED where nothing failed and something was not measured; else FAILED.
+
+    A report in which nothing failed, everything was measured and yet no candidate's logits were compared is FAILED.
+    """
+    absent = tuple(unmeasured(report))
+    if report.verdict == "pass":
+        code = ExitCode.PASSED
+    elif absent and "fail" not in report.verdicts:
+        code = ExitCode.NOT_MEASURED
+    else:
+        code = ExitCode.FAILED
+    return Outcome(code=code, unmeasured=absent)

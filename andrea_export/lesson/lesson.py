@@ -6,8 +6,8 @@ Owns the lesson as data and the comparison in it; runs any Session that has laye
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -78,11 +78,6 @@ class BackendLayers:
     layers: Layers
     runs_in: str = "fp32"
     """The precision it ran in, and the version of what ran it."""
-
-
-def lesson_as_json(lesson: Lesson) -> dict[str, Any]:
-    """The lesson as plain JSON values."""
-    return asdict(lesson)
 
 
 def checked_position(config: AndreaConfig, *, tokens: Sequence[int], position: int | None, block: int) -> int:
@@ -163,7 +158,7 @@ def _step(runs: Sequence[BackendLayers], formula: Formula) -> LessonStep | None:
     if not values:
         return None
     first = runs[0].name
-    reference = values.get(first)
+    reference = values[first].astype(np.float64) if first in values else None
     return LessonStep(
         name=formula.name,
         formula=formula.formula,
@@ -172,7 +167,9 @@ def _step(runs: Sequence[BackendLayers], formula: Formula) -> LessonStep | None:
         observations={
             backend: Observation(
                 statistics=_statistics(value),
-                max_abs_difference=None if reference is None or backend == first else _difference(value, reference),
+                max_abs_difference=None
+                if reference is None or backend == first
+                else float(np.abs(value.astype(np.float64) - reference).max()),
             )
             for backend, value in values.items()
         },
@@ -188,7 +185,3 @@ def _statistics(value: Array) -> Statistics:
         max=float(exact.max()),
         l2=float(np.linalg.norm(exact)),
     )
-
-
-def _difference(value: Array, reference: Array) -> float:
-    return float(np.abs(value.astype(np.float64) - reference.astype(np.float64)).max())

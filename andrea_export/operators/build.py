@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from andrea_export.core.errors import PluginError
-from andrea_export.operators.cache import CmakeBuild, cached_build
+from andrea_export.operators.cache import CachedLibrary, CmakeBuild, cached_build
 from andrea_export.operators.host_gelu import HostGelu
 from andrea_export.operators.sources import PluginFacts, default_architectures, plugin_source_dir, plugin_sources_sha256
 from andrea_export.operators.toolchain import (
@@ -28,14 +28,10 @@ from andrea_export.operators.toolchain import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluginBuild:
+class PluginBuild(CachedLibrary):
     """A built plugin library and everything that had a say in it."""
 
-    library: Path
-    library_sha256: str
-    key: str
     facts: PluginFacts
-    reused: bool
 
 
 def build_plugin_library(
@@ -127,17 +123,13 @@ def _check_architectures(toolkit: CudaToolkit, wanted: tuple[str, ...]) -> None:
     known = compute_capabilities(toolkit)
     unknown = [name for name in wanted if known and name.split("-")[0] not in known]
     if not wanted or unknown:
+        in_order = sorted(known, key=lambda name: (int(re.sub(r"\D.*", "", name) or 0), name))
         raise PluginError(
             f"{toolkit.nvcc.path} ({toolkit.nvcc.version}) cannot compile for "
             f"{', '.join(unknown) if unknown else 'an empty list of architectures'}; "
-            f"it knows {', '.join(sorted(known, key=_numeric))}",
+            f"it knows {', '.join(in_order)}",
             hint="name architectures that this nvcc knows, or install a newer one: it serves older GPUs too",
         )
-
-
-def _numeric(architecture: str) -> tuple[int, str]:
-    digits = re.match(r"\d+", architecture)
-    return (int(digits.group()) if digits else 0, architecture)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +147,7 @@ def tensorrt_headers(tensorrt_root: Path | None) -> TensorRTHeaders:
     """
     if tensorrt_root is None:
         return TensorRTHeaders(label="abi", identity="abi")
-    candidates = [
-        tensorrt_root / "include",
-        tensorrt_root,
-        *sorted(tensorrt_root.glob("include/*-linux-gnu")),
-    ]
+    candidates = [tensorrt_root / "include", tensorrt_root, *sorted(tensorrt_root.glob("include/*-linux-gnu"))]
     folder = next((path for path in candidates if (path / "NvInferRuntime.h").is_file()), None)
     if folder is None:
         raise PluginError(

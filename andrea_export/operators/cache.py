@@ -16,14 +16,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from andrea_export.core.errors import PluginError
 from andrea_export.core.hashing import sha256_of
-from andrea_export.operators.environment import compilers_environment
+from andrea_export.operators.toolchain import compilers_environment
 
 # kernel.cu is one file and takes most of the time; nvcc runs its architectures side by side by itself.
 _JOBS = 2
@@ -74,7 +73,8 @@ def cached_build(cache_dir: Path, build: CmakeBuild, *, on_line: Callable[[str],
         return whole
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(lock):
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # waits for another process that holds it
             whole = _whole_entry(entry, build)  # another process may have built it while this one waited
             if whole is not None:
                 return whole
@@ -203,14 +203,6 @@ def _first_error(lines: list[str], code: int) -> str:
             return line.strip()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
     return f"exit code {code}: {last}"
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Holds the file's lock; waits for another process that does."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _sync(path: Path) -> None:

@@ -1,7 +1,8 @@
 """The plugin's C++ sources: where they are, which files make the library, their content hash, the default GPUs; and the
 rows of the custom operators, read from ``plugins/*/op.json``.
 
-CMake turns the same files into the C++ rows that the plugin is compiled with, so the two sides cannot disagree.
+CMake turns the same files into the C++ rows that the plugin is compiled with, so the two sides cannot disagree. Every
+function raises PluginError where this installation carries no plugin sources.
 """
 
 from __future__ import annotations
@@ -47,18 +48,12 @@ def plugin_source_dir() -> Path:
 
 
 def operator_folders() -> tuple[Path, ...]:
-    """The folder of each custom operator, sorted by name: a folder with an ``op.json`` is one, for CMake too.
-
-    Raises: PluginError if this installation carries no plugin sources.
-    """
+    """The folder of each custom operator, sorted by name: a folder with an ``op.json`` is one, for CMake too."""
     return tuple(sorted(row.parent for row in plugin_source_dir().glob("*/op.json")))
 
 
 def plugin_source_files() -> tuple[Path, ...]:
-    """Every file the library is made of, sorted by its path relative to the source folder.
-
-    Raises: PluginError if this installation carries no plugin sources.
-    """
+    """Every file the library is made of, sorted by its path relative to the source folder."""
     root = plugin_source_dir()
     candidates = [path for path in root.iterdir() if path.is_file()]
     for folder in (*(root / name for name in _SHARED_FOLDERS), *operator_folders()):
@@ -68,10 +63,7 @@ def plugin_source_files() -> tuple[Path, ...]:
 
 
 def plugin_sources_sha256() -> str:
-    """The content hash of the plugin's sources: equal on every machine that has the same files.
-
-    Raises: PluginError if this installation carries no plugin sources.
-    """
+    """The content hash of the plugin's sources: equal on every machine that has the same files."""
     root = plugin_source_dir()
     digest = hashlib.sha256()
     for path in plugin_source_files():
@@ -82,10 +74,7 @@ def plugin_sources_sha256() -> str:
 
 
 def default_architectures() -> tuple[str, ...]:
-    """The CUDA architectures of ``architectures.json``, in CMake's spelling (``90`` = machine code and PTX).
-
-    Raises: PluginError if this installation carries no plugin sources.
-    """
+    """The CUDA architectures of ``architectures.json``, in CMake's spelling (``90`` = machine code and PTX)."""
     listed = json.loads((plugin_source_dir() / "architectures.json").read_text())["cuda_architectures"]
     return tuple(str(architecture) for architecture in listed)
 
@@ -111,10 +100,7 @@ class CustomOp:
 
 
 def custom_ops() -> dict[str, CustomOp]:
-    """The row of every custom operator by the name of its folder, in the order of the library's creators.
-
-    Raises: PluginError if this installation carries no plugin sources.
-    """
+    """The row of every custom operator by the name of its folder, in the order of the library's creators."""
     rows = {folder.name: json.loads((folder / "op.json").read_text()) for folder in operator_folders()}
     lists = ("attributes", "storage_types")
     return {name: CustomOp(**{**row, **{key: tuple(row[key]) for key in lists}}) for name, row in rows.items()}

@@ -1,4 +1,8 @@
-"""Finds the programs that build the plugin, and says in one line each what is missing and what brings it."""
+"""Finds the programs that build the plugin, says in one line each what is missing and what brings it; and what of this
+process's environment they are started with.
+
+A cached library is found by what was asked for, so a shell's flags must not be in it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +20,6 @@ from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.installed import installed_version
 
 PLUGIN_EXTRA = "pip install 'andrea-export[plugin]'"
-_INSTALL_GXX = "apt-get install g++"
 # Where NVIDIA's installers put a toolkit when nothing else says where it is (JetPack leaves it off PATH).
 _USUAL_TOOLKIT = Path("/usr/local/cuda")
 # The wheels that are a toolkit together: the compiler's parts, the static runtime and the headers.
@@ -53,29 +56,27 @@ class CudaToolkit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStatus:
-    """One row of ``doctor``: a tool that is here (``version``, ``path``), or what brings it (``hint``)."""
+    """One row of ``doctor``: a tool that is here (``version``), or what brings it (``hint``)."""
 
     name: str
     found: bool
-    path: Path | None
-    version: str | None
-    needed_for: str
-    hint: str | None
+    version: str | None = None
+    hint: str | None = None
 
 
 def find_gxx() -> Tool:
     """The C++ compiler. Raises: BackendUnavailable."""
-    return _find("g++", None, hint=_INSTALL_GXX)
+    return _find("g++", hint="apt-get install g++")
 
 
 def find_cmake() -> Tool:
     """CMake, the environment's own before PATH's. Raises: BackendUnavailable."""
-    return _find("cmake", _environment_script("cmake"), hint=PLUGIN_EXTRA)
+    return _find("cmake", hint=PLUGIN_EXTRA)
 
 
 def find_ninja() -> Tool:
     """Ninja, the environment's own before PATH's. Raises: BackendUnavailable."""
-    return _find("ninja", _environment_script("ninja"), hint=PLUGIN_EXTRA)
+    return _find("ninja", hint=PLUGIN_EXTRA)
 
 
 def find_host_tools() -> HostTools:
@@ -90,20 +91,16 @@ def find_cuda_toolkit(toolkit_root: Path | None = None) -> CudaToolkit:
     Raises: BackendUnavailable.
     """
     wheels = _wheel_toolkit_root()
-    if wheels is not None:
-        tool = _probe("nvcc", wheels / "bin" / "nvcc")
-        if tool is not None:
-            return CudaToolkit(nvcc=tool, root=wheels, library_folder=wheels / "lib")
+    if wheels is not None and (tool := _probe("nvcc", wheels / "bin" / "nvcc")) is not None:
+        return CudaToolkit(nvcc=tool, root=wheels, library_folder=wheels / "lib")
     candidates: list[Path] = []
     if toolkit_root is not None:
         candidates.append(toolkit_root if toolkit_root.is_file() else toolkit_root / "bin" / "nvcc")
-    on_path = shutil.which("nvcc")
-    if on_path is not None:
+    if (on_path := shutil.which("nvcc")) is not None:
         candidates.append(Path(on_path))
     candidates.append(_USUAL_TOOLKIT / "bin" / "nvcc")
     for candidate in candidates:
-        tool = _probe("nvcc", candidate)
-        if tool is not None:
+        if (tool := _probe("nvcc", candidate)) is not None:
             return CudaToolkit(nvcc=tool, root=_root_from_nvcc(candidate), library_folder=None)
     looked = f" (looked in the Python environment, {', '.join(str(path.parent) for path in candidates)})"
     raise BackendUnavailable(f"no working CUDA compiler (nvcc) was found{looked}", hint=PLUGIN_EXTRA)
@@ -111,27 +108,25 @@ def find_cuda_toolkit(toolkit_root: Path | None = None) -> CudaToolkit:
 
 def compiler_status(*, toolkit_root: Path | None = None) -> tuple[ToolStatus, ...]:
     """One row for each tool a plugin build needs, found or not; never raises for a missing one."""
-    both = "the plugin library and the plugin's maths on the host"
-    return (
-        _status("g++", both, find_gxx),
-        _status("cmake", both, find_cmake),
-        _status("ninja", both, find_ninja),
-        _status("nvcc", "the plugin library", lambda: find_cuda_toolkit(toolkit_root).nvcc),
-    )
 
+    def nvcc() -> Tool:
+        return find_cuda_toolkit(toolkit_root).nvcc
 
-def _status(name: str, needed_for: str, find: Callable[[], Tool]) -> ToolStatus:
-    try:
-        tool = find()
-    except BackendUnavailable as missing:
-        return ToolStatus(name=name, found=False, path=None, version=None, needed_for=needed_for, hint=missing.hint)
-    return ToolStatus(name=name, found=True, path=tool.path, version=tool.version, needed_for=needed_for, hint=None)
+    tools: dict[str, Callable[[], Tool]] = {"g++": find_gxx, "cmake": find_cmake, "ninja": find_ninja, "nvcc": nvcc}
+    found = []
+    for name, find in tools.items():
+        try:
+            found.append(ToolStatus(name=name, found=True, version=find().version))
+        except BackendUnavailable as missing:
+            found.append(ToolStatus(name=name, found=False, hint=missing.hint))
+    return tuple(found)
 
 
 def compute_capabilities(toolkit: CudaToolkit) -> frozenset[str]:
     """The architectures this nvcc can compile for, as ``80``, ``90``, …; empty if it cannot say."""
     answer = _run(toolkit.nvcc.path, "--list-gpu-arch")
-    return frozenset(re.findall(r"compute_(\w+)", answer or ""))
+    known = answer.stdout if answer is not None and answer.returncode == 0 else ""
+    return frozenset(re.findall(r"compute_(\w+)", known))
 
 
 def toolkit_parts(toolkit: CudaToolkit) -> str:
@@ -147,40 +142,32 @@ def toolkit_parts(toolkit: CudaToolkit) -> str:
         return "not stated"
 
 
-def _find(name: str, first: Path | None, *, hint: str) -> Tool:
-    on_path = shutil.which(name)
-    for candidate in (first, None if on_path is None else Path(on_path)):
-        if candidate is not None:
-            tool = _probe(name, candidate)
-            if tool is not None:
-                return tool
+def _find(name: str, *, hint: str) -> Tool:
+    first = Path(sysconfig.get_path("scripts")) / name if hint == PLUGIN_EXTRA else None  # of the environment itself
+    for candidate in (first, shutil.which(name)):
+        if candidate is not None and (tool := _probe(name, Path(candidate))) is not None:
+            return tool
     raise BackendUnavailable(f"{name} was not found, or does not run", hint=hint)
 
 
 def _probe(name: str, path: Path) -> Tool | None:
     """The tool at `path` if it runs and answers ``--version``."""
     answer = _run(path, "--version")
-    if answer is None:
-        return None
-    lines = [line.strip() for line in answer.splitlines() if line.strip()]
-    if not lines:
+    lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()] if answer is not None else []
+    if answer is None or answer.returncode != 0 or not lines:
         return None
     # nvcc's last line names the exact build; the others begin with name and version.
     return Tool(name=name, path=path, version=lines[-1] if name == "nvcc" else lines[0])
 
 
-def _run(path: Path, argument: str) -> str | None:
+def _run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:
+    """What a program answers; None where it cannot be run, or does not end."""
     try:
-        finished = subprocess.run(
-            [str(path), argument], capture_output=True, text=True, errors="replace", timeout=60, check=False
+        return subprocess.run(
+            [str(path), *arguments], capture_output=True, text=True, errors="replace", timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return finished.stdout if finished.returncode == 0 else None
-
-
-def _environment_script(name: str) -> Path:
-    return Path(sysconfig.get_path("scripts")) / name
 
 
 def _wheel_toolkit_root() -> Path | None:
@@ -199,16 +186,47 @@ def _wheel_toolkit_root() -> Path | None:
 
 def _root_from_nvcc(nvcc: Path) -> Path:
     """The toolkit folder of an nvcc that may be a wrapper script elsewhere: what nvcc itself calls TOP."""
-    try:
-        dry_run = subprocess.run(
-            [str(nvcc), "--dryrun", "-E", "-x", "cu", "/dev/null"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return nvcc.resolve().parent.parent
-    top = re.search(r"^#\$ TOP=(.+)$", dry_run.stderr, re.MULTILINE)
+    dry_run = _run(nvcc, "--dryrun", "-E", "-x", "cu", "/dev/null")
+    top = re.search(r"^#\$ TOP=(.+)$", dry_run.stderr, re.MULTILINE) if dry_run is not None else None
     return Path(top.group(1)).resolve() if top else nvcc.resolve().parent.parent
+
+
+# CMake's own variables, and nvcc's.
+_PREFIXES = ("CMAKE_", "NVCC_")
+# CXXFLAGS, LDFLAGS, CUDAFLAGS, … for CMake; PTXAS_FLAGS, CUDAFE_FLAGS, NVLINK_FLAGS, NVVM_FLAGS, … for nvcc, which
+# appends each to its tool's command line, as no manual says. No tool needs one to run.
+_SUFFIX = "FLAGS"
+_NAMES = frozenset(
+    {
+        "CICC_PATH",
+        "COMPILER_PATH",
+        "CPATH",
+        "CPLUS_INCLUDE_PATH",
+        "CUDAARCHS",
+        "CUDACXX",
+        "CUDAHOSTCXX",
+        "CXX",
+        "GCC_EXEC_PREFIX",
+        "LD_RUN_PATH",
+        "LIBRARY_PATH",
+        "NVVMIR_LIBRARY_DIR",
+        # nvcc.profile adds the toolkit's folders to what these hold.
+        "INCLUDES",
+        "LIBRARIES",
+        "SYSTEM_INCLUDES",
+    }
+)
+
+
+def compilers_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """`variables` without what CMake, nvcc, g++ and the linker would build otherwise by, and with messages in English.
+
+    PATH and LD_LIBRARY_PATH stay: the tools are found and started by them.
+    """
+    kept = {
+        name: value
+        for name, value in variables.items()
+        if name not in _NAMES and not name.startswith(_PREFIXES) and not name.endswith(_SUFFIX)
+    }
+    # The first error line is read from the output, so the tools must speak the language it is looked for in.
+    return {**kept, "LC_ALL": "C"}

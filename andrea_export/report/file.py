@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from andrea_export import __version__
 from andrea_export.core.errors import ReportError
 from andrea_export.core.numbers import json_values
-from andrea_export.report.schema import Candidate, Report
+from andrea_export.report.schema import Report
 
 SCHEMA = "andrea-export/report/2"
 
@@ -41,7 +41,9 @@ def report_as_mapping(report: Report) -> dict[str, Any]:
         "inputs": dict(report.inputs),
         "policy": dict(report.policy),
         "versions": dict(report.versions),
-        "candidates": [_candidate_as_mapping(candidate) for candidate in report.candidates],
+        "candidates": [
+            {key: value for key, value in asdict(one).items() if key != "has_own_truth"} for one in report.candidates
+        ],
         "checks": [asdict(check) for check in report.checks],
         "layers": [asdict(row) for row in report.layers],
         "language_model": [asdict(row) for row in report.language_model],
@@ -81,10 +83,6 @@ def report_from_json(file: Path) -> Report:
         replace(candidate, has_own_truth=candidate.name.startswith(PLUGIN_MATHS)) for candidate in report.candidates
     )
     return replace(report, candidates=tuple(named))
-
-
-def _candidate_as_mapping(candidate: Candidate) -> dict[str, Any]:
-    return {key: value for key, value in asdict(candidate).items() if key != "has_own_truth"}
 
 
 def report_json_schema() -> dict[str, Any]:

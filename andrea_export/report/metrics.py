@@ -107,7 +107,9 @@ class ErrorSums:
     @property
     def relative_l2(self) -> float:
         """‖candidate − reference‖ / ‖reference‖; 0 where both are all zero, infinite where only the reference is."""
-        return _ratio(math.sqrt(self.sum_error_squared), math.sqrt(self.sum_reference_squared))
+        if self.sum_reference_squared == 0.0:
+            return 0.0 if self.sum_error_squared == 0.0 else math.inf
+        return math.sqrt(self.sum_error_squared) / math.sqrt(self.sum_reference_squared)
 
     @property
     def cosine(self) -> float:
@@ -257,9 +259,3 @@ def _ordered(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
 def figures_of(metrics: Collection[str]) -> dict[str, Metric]:
     """The table's lines for these metrics, in the table's order."""
     return {name: meaning for name, meaning in METRICS.items() if name in metrics}
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    if denominator == 0.0:
-        return 0.0 if numerator == 0.0 else math.inf
-    return numerator / denominator

@@ -44,15 +44,12 @@ class ByteTokenizer:
     vocab_size = _NUM_BYTES
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The text's UTF-8 bytes. Raises: UnicodeEncodeError."""
         return self.encode_bytes(text.encode("utf-8"))
 
     def encode_bytes(self, content: bytes) -> tuple[int, ...]:
-        """The bytes as they stand."""
         return tuple(content)
 
     def stream(self) -> ByteStream:
-        """A new text, to be decoded token by token."""
         return ByteStream()
 
 
@@ -69,7 +66,6 @@ class ByteStream:
         return f"{self.finish()}⟨{token}⟩"
 
     def finish(self) -> str:
-        """What is left at the end: U+FFFD where a character was cut off."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest

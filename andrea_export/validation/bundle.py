@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
-from andrea_export.compare.compare import Compared, Observer, compare, not_measured
+from andrea_export.compare.compare import Compared, compare, not_measured
 from andrea_export.compare.inputs import Inputs, cases_within, seeded_cases
 from andrea_export.compare.plugin_maths import PluginMaths
 from andrea_export.compare.sources.base import Source
@@ -118,7 +118,7 @@ def compare_within_profiles(
     candidates: Sequence[Source],
     inputs: Inputs,
     *,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[PluginMaths] = (),
     progress: Progress,
 ) -> list[Compared]:
     """Every candidate on the inputs or, where it runs only some shapes, on seeded ones that its profile takes."""

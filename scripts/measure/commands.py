@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _SAMPLED_EVERY_S = 0.02
@@ -61,15 +61,7 @@ def summary(runs: Sequence[CommandRun]) -> dict[str, object]:
         "median_seconds": statistics.median(run.seconds for run in runs),
         "median_cpu_seconds": statistics.median(run.cpu_seconds for run in runs),
         "max_peak_mib": max(run.peak_mib for run in runs),
-        "runs": [
-            {
-                "seconds": run.seconds,
-                "cpu_seconds": run.cpu_seconds,
-                "peak_mib": run.peak_mib,
-                "exit_code": run.exit_code,
-            }
-            for run in runs
-        ],
+        "runs": [{key: value for key, value in asdict(run).items() if key != "stdout"} for run in runs],
     }
 
 

@@ -9,6 +9,8 @@ import onnxruntime
 import andrea_export
 from andrea_export.runtime import Model
 
+VERSIONS = {"andrea-export": andrea_export.__version__, "onnxruntime": onnxruntime.__version__}
+
 
 class Andrea:
     """A loaded bundle."""
@@ -21,7 +23,6 @@ class Andrea:
         self.model.prefill(rows)
 
     def logits(self, rows: list[list[int]]) -> Any:
-        """Next-token logits, ``[rows, V]``."""
         return self.model.prefill(rows)
 
     def decode(self, prompt: list[int], number: int) -> tuple[float, float]:
@@ -35,8 +36,3 @@ def load(variant: str, folder: Path, threads: int) -> Andrea:
     return Andrea(
         andrea_export.load(folder / "bundle", provider="cpu", precision=variant, num_threads=threads, verify=False)
     )
-
-
-def versions() -> dict[str, str]:
-    """What ran."""
-    return {"andrea-export": andrea_export.__version__, "onnxruntime": onnxruntime.__version__}

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peers.contenders import Peer
-from peers.prepare import HERE, python_of
+from peers.prepare import HERE, Peer, python_of
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,6 +7,8 @@ from typing import Any
 import ctranslate2
 import numpy as np
 
+VERSIONS = {"ctranslate2": ctranslate2.__version__}
+
 
 class Generator:
     """A converted model; its tokens are strings."""
@@ -21,7 +23,6 @@ class Generator:
         )
 
     def logits(self, rows: list[list[int]]) -> Any:
-        """Next-token logits, ``[rows, V]``."""
         return np.array(self.generator.forward_batch([_strings(row) for row in rows]))[:, -1]
 
     def decode(self, prompt: list[int], number: int) -> tuple[float, float]:
@@ -50,11 +51,6 @@ def convert(variant: str, folder: Path) -> None:
     converter.convert(
         str(folder / f"ctranslate2-{variant}"), quantization="float32" if variant == "fp32" else "int8", force=True
     )
-
-
-def versions() -> dict[str, str]:
-    """What ran."""
-    return {"ctranslate2": ctranslate2.__version__}
 
 
 def _strings(row: list[int]) -> list[str]:

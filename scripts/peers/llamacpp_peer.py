@@ -8,6 +8,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+VERSIONS = {"llama-cpp-python": llama_cpp.__version__}
 _MAX_ROWS, _CONTEXT = 8, 1024
 _TYPES = {
     "fp32": llama_cpp.LLAMA_FTYPE_ALL_F32,
@@ -125,8 +126,3 @@ def _write_gguf(folder: Path, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def versions() -> dict[str, str]:
-    """What ran."""
-    return {"llama-cpp-python": llama_cpp.__version__}

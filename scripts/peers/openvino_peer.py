@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import openvino
 
+VERSIONS = {"openvino": openvino.__version__}
+
 
 class Request:
     """One infer request; its state is the cache."""
@@ -21,7 +23,6 @@ class Request:
         self._infer(np.array(rows, np.int64), 0)
 
     def logits(self, rows: list[list[int]]) -> Any:
-        """Next-token logits, ``[rows, V]``."""
         self.request.reset_state()
         return self._infer(np.array(rows, np.int64), 0)[:, -1]
 
@@ -74,8 +75,3 @@ def convert(variant: str, folder: Path) -> None:
         folder / "hf", export=True, compile=False, load_in_8bit=False, quantization_config=config
     )
     model.save_pretrained(folder / f"openvino-{variant}")
-
-
-def versions() -> dict[str, str]:
-    """What ran."""
-    return {"openvino": openvino.__version__}

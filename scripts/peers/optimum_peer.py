@@ -9,6 +9,8 @@ import onnxruntime
 import torch
 from optimum.onnxruntime import ORTModelForCausalLM
 
+VERSIONS = {name: importlib.metadata.version(name) for name in ("optimum-onnx", "onnxruntime", "transformers")}
+
 
 class Decoder:
     """The model under transformers' generate."""
@@ -22,7 +24,6 @@ class Decoder:
         self.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=True)
 
     def logits(self, rows: list[list[int]]) -> Any:
-        """Next-token logits, ``[rows, V]``."""
         ids = torch.tensor(rows)
         return self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[:, -1].detach().numpy()
 
@@ -63,8 +64,3 @@ def convert(variant: str, folder: Path) -> None:
         quantizer = ORTQuantizer.from_pretrained(whole, file_name="model.onnx")
         config = AutoQuantizationConfig.avx512_vnni(is_static=False, per_channel=True)
         quantizer.quantize(save_dir=folder / "optimum-int8", quantization_config=config)
-
-
-def versions() -> dict[str, str]:
-    """What ran."""
-    return {name: importlib.metadata.version(name) for name in ("optimum-onnx", "onnxruntime", "transformers")}

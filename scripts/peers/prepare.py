@@ -1,4 +1,5 @@
-"""The models that all contenders run, as transformers' GPT-2 and as a bundle.
+"""Who is compared: what each peer's environment is made of, the file that drives it, its variants; and the models that
+all contenders run, as transformers' GPT-2, as a bundle and in every peer's own format.
 
 Seeded ANDREA-120M weights are what is timed; the small trained checkpoint of the tests is what accuracy is measured on,
 for on random weights a token's place in the order of all means little.
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ from andrea_export.build.build import build_bundle
 from andrea_export.core.progress import Silent
 from andrea_export.targets.recipe import recipe_from_mapping
 from andrea_export.weights.load import LoadedModel, load_model
-from peers.contenders import Peer
 from peers.worker import prompt_of
 from support.held_out import held_out_prompts
 from support.paths import FIXTURES
@@ -190,3 +191,52 @@ def _convert(peer: Peer, variant: str, folder: Path, place: Path) -> None:
         text=True,
     )
     stamp.touch()
+
+
+PRECISIONS = ("fp32", "int8", "int4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One contender: what its venv is made of, the file that drives it, and a variant for each precision."""
+
+    name: str
+    module: str
+    variants: dict[str, str]
+    requirements: tuple[str, ...] = ()
+    """Empty: it runs in this script's own environment."""
+    uninstall: tuple[str, ...] = ()
+    """What a requirement drags in that breaks its import."""
+
+
+_TORCH = "torch==2.13.0"
+PEERS = (
+    Peer(name="andrea", module="andrea", variants={"fp32": "fp32", "int8": "int8", "int4": "int4"}),
+    Peer(
+        name="openvino",
+        module="openvino_peer",
+        variants={"fp32": "fp32", "int8": "int8", "int4": "int4"},
+        requirements=("openvino==2026.4.1", "optimum-intel==2.2.0", "nncf", _TORCH),
+        uninstall=("torchvision",),
+    ),
+    Peer(
+        name="ctranslate2",
+        module="ctranslate2_peer",
+        variants={"fp32": "fp32", "int8": "int8"},
+        requirements=("ctranslate2==4.8.5", "transformers==4.57.6", _TORCH, "numpy"),
+    ),
+    Peer(
+        name="llama.cpp",
+        module="llamacpp_peer",
+        variants={"fp32": "fp32", "int8": "int8", "int4": "int4"},
+        requirements=("llama-cpp-python==0.3.36", "gguf==0.19.0"),
+    ),
+    Peer(
+        name="optimum-onnx",
+        module="optimum_peer",
+        variants={"fp32": "fp32", "int8": "int8"},
+        requirements=("optimum-onnx[onnxruntime]==0.1.0", _TORCH),
+    ),
+    Peer(name="torch eager", module="torch_peer", variants={"fp32": "eager"}),
+    Peer(name="torch compiled", module="torch_peer", variants={"fp32": "compiled"}),
+)

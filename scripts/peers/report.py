@@ -32,7 +32,8 @@ def goals_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     rows = [row for row in document["contenders"] if not row["problem"]]
     found = []
     for figure, precision, factor, more in _GOALS:
-        figures = {row["name"]: _figures(row) for row in rows if row["precision"] == precision}
+        own_rows = [row for row in rows if row["precision"] == precision]
+        figures = {row["name"]: {**row["medians"], **row["accuracy"].get("trained", {})} for row in own_rows}
         values = {name: own[figure] for name, own in figures.items() if figure in own}
         ours = values.pop(OURS, None)
         if ours is None or not values:
@@ -52,11 +53,6 @@ def goals_of(document: dict[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return [*found, *_bandwidth_goal(document)]
-
-
-def _figures(row: dict[str, Any]) -> dict[str, float]:
-    """What was measured of a contender: how fast it is, and how near to fp32 on the trained model."""
-    return {**row["medians"], **row["accuracy"].get("trained", {})}
 
 
 def _bandwidth_goal(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -20,8 +20,7 @@ from andrea_export.compare.language.figures import agreement
 from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.machine import MachineLimits, measure_limits
 from peers.contender import Contender, start
-from peers.contenders import Peer
-from peers.prepare import CHECKPOINT, TRAINED, TRAINED_LENGTH, TRAINED_ROWS
+from peers.prepare import CHECKPOINT, TRAINED, TRAINED_LENGTH, TRAINED_ROWS, Peer
 from peers.report import goals_of
 
 PREFILLS = {"first_token_32": (1, 32), "prefill_128": (1, 128), "prefill_1024": (1, 1023), "prefill_8x128": (8, 128)}

@@ -8,6 +8,8 @@ import torch
 import transformers
 from transformers import GPT2LMHeadModel
 
+VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__}
+
 
 class Eager:
     """The model, eager."""
@@ -22,7 +24,6 @@ class Eager:
 
     @torch.inference_mode()
     def logits(self, rows: list[list[int]]) -> Any:
-        """Next-token logits, ``[rows, V]``."""
         return self.model(input_ids=torch.tensor(rows), logits_to_keep=1).logits[:, -1].numpy()
 
     @torch.inference_mode()
@@ -54,8 +55,3 @@ def load(variant: str, folder: Path, threads: int) -> Eager:
     if compiled:
         model.forward = torch.compile(model.forward, dynamic=True)
     return Eager(model, compiled)
-
-
-def versions() -> dict[str, str]:
-    """What ran."""
-    return {"torch": torch.__version__, "transformers": transformers.__version__}

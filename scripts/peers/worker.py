@@ -2,9 +2,9 @@
 
     worker.py MODULE VARIANT FOLDER THREADS
 
-MODULE is a file beside this one with ``load(variant, folder, threads)``, which returns an object with
-``prefill(rows)`` (waits for the next-token logits of every row), ``logits(rows)`` (those, as an array) and
-``decode(prompt, number)`` (greedy; seconds to the first and to the last token). Commands on stdin: ``prefill ROWS
+MODULE is a file beside this one with VERSIONS, of what runs, and ``load(variant, folder, threads)``, which returns an
+object with ``prefill(rows)`` (waits for the next-token logits of every row), ``logits(rows)`` (those, ``[rows, V]``)
+and ``decode(prompt, number)`` (greedy; seconds to the first and to the last token). Commands on stdin: ``prefill ROWS
 LENGTH``, ``decode PROMPT NUMBER``, ``memory``, ``logits FILE``: those after every prompt in FOLDER's prompts.json.
 """
 
@@ -29,7 +29,7 @@ def main() -> None:
     module = importlib.import_module(name)
     begin = time.perf_counter()
     contender = module.load(variant, Path(folder), int(threads))
-    _answer(answers, {"load_s": time.perf_counter() - begin, "versions": module.versions()})
+    _answer(answers, {"load_s": time.perf_counter() - begin, "versions": module.VERSIONS})
     for line in sys.stdin:
         command, *words = line.split()
         if command == "logits":

@@ -23,8 +23,8 @@ from pydantic import TypeAdapter
 from andrea_export.cli.app import app
 from andrea_export.core.errors import AndreaError
 from andrea_export.core.precision import HALF_MODULES, PRECISIONS, Precision
-from andrea_export.judge.outcome import ExitCode, outcome
 from andrea_export.judge.policy import Policy, policy_as_mapping, policy_json_schema
+from andrea_export.judge.verdicts import ExitCode, outcome
 from andrea_export.report.file import report_json_schema
 from andrea_export.report.metrics import METRICS
 from andrea_export.report.schema import Report

@@ -25,9 +25,9 @@ from andrea_export.core.precision import (
     PRECISIONS,
 )
 from andrea_export.graph.canonical.export import export_canonical
+from andrea_export.graph.passes.extract_layers import AddTaps
 from andrea_export.graph.passes.gelu_nodes import NativeGelu
 from andrea_export.graph.passes.graph_edits import run_passes
-from andrea_export.graph.passes.taps import AddTaps
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.sessions.base import zero_cache
 from andrea_export.targets.tensorrt.passes.decompose_attention import DecomposeAttention

@@ -6,9 +6,9 @@ import onnx_ir as ir
 import pytest
 
 from andrea_export.core.errors import PassError
+from andrea_export.graph.passes.extract_layers import AddTaps
 from andrea_export.graph.passes.gelu_nodes import NativeGelu, PluginGelu
 from andrea_export.graph.passes.graph_edits import run_passes
-from andrea_export.graph.passes.taps import AddTaps
 from andrea_export.operators.sources import andrea_gelu
 from support.graphs import two_gelus
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from andrea_export.judge.outcome import ExitCode, outcome
 from andrea_export.judge.policy import Policy
-from andrea_export.judge.verdicts import Terms, judged
+from andrea_export.judge.verdicts import ExitCode, Terms, judged, outcome
 from andrea_export.report.schema import Candidate, Check, LanguageModelRow, LayerRow, Report
 
 PASSED = Candidate(name="a", verdict="pass")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ from andrea_export.lesson.lesson import (
     BackendLayers,
     Lesson,
     checked_position,
-    lesson_as_json,
     lesson_from_layers,
     run_layers,
 )
@@ -165,7 +165,7 @@ def test_a_graph_without_the_node_is_an_error(tiny_onnx: Path, tmp_path: Path) -
 
 
 def test_json_has_every_figure(torch_run: BackendLayers, block: int) -> None:
-    document = lesson_as_json(taught(torch_run, block=block))
+    document = asdict(taught(torch_run, block=block))
     assert [step["name"] for step in document["steps"]] == list(STEPS)
     assert set(document["steps"][0]["observations"]["torch-fp32"]["statistics"]) == {"mean", "std", "min", "max", "l2"}
 

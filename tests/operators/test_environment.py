@@ -12,7 +12,7 @@ import pytest
 import andrea_export.operators.toolchain as toolchain
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.operators.build import build_host_library
-from andrea_export.operators.environment import compilers_environment
+from andrea_export.operators.toolchain import compilers_environment
 
 
 def test_what_a_shell_sets_for_compilers_does_not_reach_the_build(

@@ -10,7 +10,7 @@ import numpy as np
 from andrea_export.compare.basis import RecordedBasis
 from andrea_export.compare.inputs import Case
 from andrea_export.compare.language.suite import Predictions, Suite
-from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Rounding, UnfedRun, Visible, outputs_alone
+from andrea_export.compare.runs import ByCase, LayerRun, LocalErrors, Rounding, Visible, outputs_alone
 from andrea_export.compare.sources.base import Identity, Source
 from andrea_export.compare.trace_file import TraceFile
 from andrea_export.core.errors import MismatchError, TraceError
@@ -18,7 +18,7 @@ from andrea_export.core.hashing import sha256_of
 from andrea_export.core.names import Segment
 
 
-class TraceRun(UnfedRun):
+class TraceRun(LayerRun):
     """The layers of a trace, read segment by segment."""
 
     def __init__(self, trace: TraceFile, visible: Visible) -> None:

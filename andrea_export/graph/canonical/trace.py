@@ -16,7 +16,7 @@ from onnxscript.optimizer import optimize_ir
 
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import ExportError, first_line
-from andrea_export.core.names import TensorSpec, graph_inputs, graph_outputs
+from andrea_export.core.names import graph_inputs, graph_outputs
 from andrea_export.graph.canonical import OPSET
 from andrea_export.operators.sources import andrea_gelu
 from andrea_model.config import AndreaConfig
@@ -31,11 +31,18 @@ def trace_one_block(config: AndreaConfig) -> ir.Model:
     one_block = replace(config, n_layer=1)
     inputs = graph_inputs(one_block)
     dims = {name: torch.export.Dim(name) for name in _SIZES}
+    examples = tuple(  # the trace depends on nothing of them but type and number of dimensions
+        torch.zeros(
+            [_SIZES[dim] if isinstance(dim, str) else dim for dim in spec.dims],
+            dtype=getattr(torch, DTYPES[spec.dtype].torch),
+        )
+        for spec in inputs
+    )
     try:
         with _quiet_exporter():
             program = torch.onnx.export(
                 _FlatInterface(_distinct_weights(one_block)),
-                tuple(_example(spec) for spec in inputs),
+                examples,
                 dynamo=True,
                 opset_version=OPSET,
                 dynamic_shapes=tuple(
@@ -100,12 +107,6 @@ def _distinct_weights(config: AndreaConfig) -> Andrea:
         if isinstance(module, Mlp):
             module.register_module("gelu", _SymbolicGelu())
     return model
-
-
-def _example(spec: TensorSpec) -> torch.Tensor:
-    """A tensor of an input's type and number of dimensions; the trace depends on nothing else of it."""
-    dims = [_SIZES[dim] if isinstance(dim, str) else dim for dim in spec.dims]
-    return torch.zeros(dims, dtype=getattr(torch, DTYPES[spec.dtype].torch))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""A part of a graph, cut at its layers: its outputs are some layers, its inputs the layers they are computed from.
+"""Layers made visible: as outputs beside the graph's own, or by a part of the graph, cut at its layers: its outputs are
+some layers, its inputs the layers they are computed from.
 
-Works on the protobuf, not on onnx_ir: the part shares the file's external weights, and nothing else of it is read.
+A part is made of the protobuf, not of onnx_ir: it shares the file's external weights, and nothing else of it is read.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
+import onnx_ir as ir
+
+from andrea_export.core.errors import PassError
 
 GIVEN = "given/"  # prefix of the inputs that stand for a layer which the part also computes
 
@@ -89,3 +93,30 @@ class LayerExtractor:
         copy.CopyFrom(node)
         copy.input[:] = [given.get(name, name) for name in node.input]
         return copy
+
+
+class AddTaps(ir.passes.InPlacePass):
+    """Every named layer's value is a graph output, after the outputs the graph already has.
+
+    Requires: each name is a value of the graph. Ensures: the old outputs come first, unchanged, then the taps in the
+    order given. Raises: PassError naming the layers that the graph does not have.
+    """
+
+    def __init__(self, layers: Sequence[str]) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Adds the outputs that are not there yet."""
+        graph = model.graph
+        values = {str(value.name): value for node in graph for value in node.outputs}
+        missing = [layer for layer in self.layers if layer not in values]
+        if missing:
+            raise PassError(
+                f"the graph has no value for {len(missing)} of {len(self.layers)} layers: {', '.join(missing[:8])}",
+                hint="compare an ONNX file that andrea-export wrote",
+            )
+        present = {value.name for value in graph.outputs}
+        added = [values[layer] for layer in self.layers if layer not in present]
+        graph.outputs.extend(added)
+        return ir.passes.PassResult(model, modified=bool(added))

@@ -27,7 +27,6 @@ from andrea_export.report.render.wording import (
     worst_share,
 )
 from andrea_export.report.schema import (
-    Candidate,
     LayerRow,
     LocalError,
     Report,
@@ -48,6 +47,7 @@ def report_as_html(report: Report) -> str:
         return (assets / name).read_text(encoding="utf-8")
 
     found = findings(report)
+    page = json.dumps(_page(report), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -57,7 +57,11 @@ def report_as_html(report: Report) -> str:
         report=report,
         headline=headline(report),
         reference=reference_as_text(report),
-        candidates=[_candidate_view(report, candidate) for candidate in report.candidates],
+        candidates=[
+            {**asdict(candidate), "num_layers": num_layers, "num_within": num_layers - num_failed}
+            for candidate in report.candidates
+            for num_layers, num_failed in [counts(report, candidate)]
+        ],
         findings=[_finding_view(finding) for finding in found if not finding.inherited],
         inherited=[_finding_view(finding) for finding in found if finding.inherited],
         max_findings=MAX_FINDINGS,
@@ -66,15 +70,10 @@ def report_as_html(report: Report) -> str:
         style=asset("report.css"),
         script=asset("report.js"),
         charts=asset("echarts.min.js"),
-        page=_as_script_json(_page(report)),
+        # Nothing in it can end the script element that it stands in.
+        page=page.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"),
         as_text=_as_text,
     )
-
-
-def _as_script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end the element."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _page(report: Report) -> dict[str, Any]:
@@ -123,23 +122,19 @@ def _row_view(row: LayerRow, names: Sequence[str]) -> dict[str, Any]:
         view["spread"] = {
             "cases": row.spread.cases,
             "positionsPerGroup": row.spread.positions_per_group,
-            "byPosition": _rounded(row.spread.by_position),
+            # Three significant digits: a colour shows no more.
+            "byPosition": [json_values(float(f"{value:.2e}")) for value in row.spread.by_position],
             "channelsPerGroup": row.spread.channels_per_group,
             "byChannel": _thousandths(row.spread.by_channel),
             "largestChannel": json_values(max(row.spread.by_channel, default=0.0)),
             "worstChannels": [[channel, json_values(error)] for channel, error in row.spread.worst_channels],
         }
     if row.local is not None:
-        view["local"] = _local_view(row.local, names)
-    return view
-
-
-def _local_view(local: LocalError, names: Sequence[str]) -> dict[str, Any]:
-    view: dict[str, Any] = {"verdict": local.verdict, **_error_view(local, names)}
-    if local.worst is not None:
-        view["worst"] = _element_view(local.worst)
-    if local.reason:
-        view["reason"] = local.reason
+        view["local"] = {"verdict": row.local.verdict, **_error_view(row.local, names)}
+        if row.local.worst is not None:
+            view["local"]["worst"] = _element_view(row.local.worst)
+        if row.local.reason:
+            view["local"]["reason"] = row.local.reason
     return view
 
 
@@ -156,11 +151,6 @@ def _error_view(error: LayerRow | LocalError, names: Sequence[str]) -> dict[str,
 
 def _element_view(element: WorstElement) -> list[Any]:
     return [element.case, list(element.index), json_values(element.reference), json_values(element.candidate)]
-
-
-def _candidate_view(report: Report, candidate: Candidate) -> dict[str, Any]:
-    num_layers, num_failed = counts(report, candidate)
-    return {**asdict(candidate), "num_layers": num_layers, "num_within": num_layers - num_failed}
 
 
 def _finding_view(finding: Finding) -> dict[str, str]:
@@ -195,11 +185,6 @@ def _worst_elements(report: Report) -> list[dict[str, Any]]:
                 found.append((share, view))
     found.sort(key=lambda entry: -entry[0])
     return [view for _, view in found[:MAX_WORST]]
-
-
-def _rounded(values: Sequence[float]) -> list[Any]:
-    """Three significant digits: a colour shows no more."""
-    return [json_values(float(f"{value:.2e}")) for value in values]
 
 
 def _thousandths(values: Sequence[float]) -> list[int]:

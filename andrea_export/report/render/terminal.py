@@ -18,11 +18,11 @@ from andrea_export.report.render.wording import (
     headline,
     reference_as_text,
     rows_of,
+    unmeasured,
     worst_of,
     worst_share,
 )
 from andrea_export.report.schema import LayerRow, LocalError, Report
-from andrea_export.report.unmeasured import unmeasured
 
 MAX_FINDINGS = 20  # the rest is in the HTML and the JSON; the first layer at fault is named in line 1
 _MAX_LINES_BELOW_VERDICT = 20

@@ -79,7 +79,7 @@ def _tapped(model: Path, taps: Sequence[str]) -> bytes:
     """The graph with taps, its weights still in the file they are in."""
     import onnx_ir as ir
 
-    from andrea_export.graph.passes.taps import AddTaps
+    from andrea_export.graph.passes.extract_layers import AddTaps
 
     tapped = ir.load(model)
     values = {value.name for node in tapped.graph for value in node.outputs}

@@ -114,7 +114,8 @@ class Child:
                 result: dict[str, Any] = event["result"]
                 return result
             if event["event"] == "error":
-                raise self._reported(event)
+                message = ": ".join(filter(None, (event["message"], _condensed(self._errors))))
+                raise _REPORTED[event["kind"]](_one_line(message, _MESSAGE_CHARS), hint=self._hint(event["hint"]))
             if event["event"] == "doing":
                 self._doing = event["text"]
                 detail(event["text"])
@@ -185,11 +186,6 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def _reported(self, event: Mapping[str, Any]) -> AndreaError:
-        cause = _condensed(self._errors)
-        message = event["message"] + (f": {cause}" if cause else "")
-        return _REPORTED[event["kind"]](_one_line(message, _MESSAGE_CHARS), hint=self._hint(event["hint"]))
-
     def _death(self) -> AndreaError:
         """Why the worker is gone, as one error."""
         deadline = time.monotonic() + _LAST_BREATH_S
@@ -205,17 +201,14 @@ class Child:
                 f"{self.product} was killed (SIGKILL) while {self._doing}, probably out of memory: {peak}",
                 hint=self._hint("free memory, or narrow the recipe's profile"),
             )
-        last = _condensed(self._errors) or self._last_words()
+        log = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        last = _condensed(self._errors) or (log[-1] if log else "")
         cause = f": {last}" if last else ""
         crashed = f"crashed ({signal.Signals(-code).name})" if code < 0 else ""
         how = crashed or f"ended without an answer (exit code {code})"
         return self.failure(
             _one_line(f"{self.product} {how} while {self._doing}{cause}", _MESSAGE_CHARS), hint=self._hint(None)
         )
-
-    def _last_words(self) -> str:
-        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else ""
 
     def _hint(self, advice: str | None) -> str | None:
         """The advice, and where the whole log is kept."""

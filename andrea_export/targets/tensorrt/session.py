@@ -36,7 +36,6 @@ class EngineSession(Session):
         self.output_names: tuple[str, ...] = tuple(opened["outputs"])
 
     def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
-        """Every output for these inputs. Raises: RunError."""
         layouts = {}
         for index, (name, array) in enumerate(feeds.items()):
             file = self._folder / f"input-{index}"

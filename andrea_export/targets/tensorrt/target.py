@@ -177,7 +177,9 @@ def check_plugin(folder: Path, entry: EngineEntry, config: AndreaConfig) -> Chec
     facts = entry.facts
     wanted = 0 if entry.native_twin else config.n_layer
     counts = facts.num_plugin_layers == wanted and facts.num_gelu_nodes == config.n_layer
-    embedded = _embedded(folder / entry.file, folder / PLUGIN)
+    plan, library = folder / entry.file, folder / PLUGIN
+    both = all(file.is_file() and file.stat().st_size for file in (plan, library))
+    embedded = both and file_contains(plan, library.read_bytes())
     return Check(
         name=f"plugin in {entry.file}",
         verdict="pass" if counts and embedded is not entry.native_twin else "fail",
@@ -186,10 +188,3 @@ def check_plugin(folder: Path, entry: EngineEntry, config: AndreaConfig) -> Chec
             f"blocks, library {'embedded' if embedded else 'not embedded'}"
         ),
     )
-
-
-def _embedded(plan: Path, library: Path) -> bool:
-    """Whether the library's bytes stand in the plan on disk; not if either is missing or empty."""
-    if not all(file.is_file() and file.stat().st_size for file in (plan, library)):
-        return False
-    return file_contains(plan, library.read_bytes())

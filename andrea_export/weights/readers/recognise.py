@@ -47,15 +47,10 @@ def recognise(path: Path) -> FileKind:
     if head.lstrip()[:1] == b"{" and b"\0" not in head:
         return "json"
     if head[8:9] == b"{":  # safetensors: u64 header length, then JSON
-        return "trace" if _is_trace(path, facts.st_size) else "checkpoint"
+        with path.open("rb") as file:  # by as much of its header as is there
+            header = file.read(8 + min(int.from_bytes(head[:8], "little"), facts.st_size))
+        return "trace" if f'"{TRACE_KEY}"'.encode() in header else "checkpoint"
     return "published-checkpoint" if published_header(path) else "onnx"
-
-
-def _is_trace(path: Path, num_bytes: int) -> bool:
-    """Whether a safetensors file says that it is a trace, by as much of its header as is there."""
-    with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(8), "little")
-        return f'"{TRACE_KEY}"'.encode() in file.read(min(header_bytes, num_bytes))
 
 
 _HEAD = struct.Struct("<ii")

@@ -14,8 +14,8 @@ from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import PassError
 from andrea_export.core.metadata import MODULE_KEY
 from andrea_export.core.precision import PRECISIONS
+from andrea_export.graph.passes.extract_layers import AddTaps
 from andrea_export.graph.passes.graph_edits import run_passes
-from andrea_export.graph.passes.taps import AddTaps
 from andrea_export.targets.tensorrt.passes.decompose_attention import DecomposeAttention
 from andrea_export.targets.tensorrt.passes.mixed_precision import MixedPrecision
 from andrea_model.config import PRESETS

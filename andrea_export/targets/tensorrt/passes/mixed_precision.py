@@ -36,7 +36,8 @@ class MixedPrecision(ir.passes.InPlacePass):
         """Checks that every value has a type, fp32 where it is a float."""
         graph = model.graph
         problems = [f"node '{node.name}' is a Cast" for node in graph if node.op_type == "Cast"]
-        for value in _values(graph):
+        produced = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *produced):
             if value.dtype is None:
                 problems.append(f"value '{value.name}' has no type")
             elif value.dtype in _FLOATS - {_FP32}:
@@ -123,7 +124,3 @@ def half_from_fp32(weight: npt.NDArray[np.float32], half: DType) -> npt.NDArray[
     """The weight rounded to nearest, ties to even; beyond the type's range it is Inf, which the caller must refuse."""
     with np.errstate(over="ignore"):
         return weight.astype(half.numpy)
-
-
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
