@@ -25,7 +25,7 @@ if [[ -d $parts ]]; then
   # One site folder a group; a group whose parts are not all here, or are damaged, is named and left out.
   while read -r site; do
     export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
-  done < <("$python" "$repository/scripts/gpu_parts_archive.py" join "$parts" "$out/site")
+  done < <("$python" "$repository/tests/support/gpu_archive.py" join "$parts" "$out/site")
 fi
 
 exec "$python" "$repository/tests/gpu/gpu_check.py" "$out" "$@"

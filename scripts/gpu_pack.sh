@@ -50,6 +50,6 @@ for group in "${asked[@]}"; do
     # shellcheck disable=SC2086
     "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$wheels" ${sources[$group]}
   fi
-  "$python" "$repository/scripts/gpu_parts_archive.py" pack "$wheels" "$out" "$group-cp${version/./}"
+  "$python" "$repository/tests/support/gpu_archive.py" pack "$wheels" "$out" "$group-cp${version/./}"
   rm -rf "$wheels"
 done

@@ -2,7 +2,7 @@
 
     python scripts/train_fixture.py Rdata.rdb [--output tests/fixtures] [--steps 1000]
 
-The text is Jane Austen's six novels (see ``fixture/training.py`` for the package); the first pages of "Persuasion" are
+The text is Jane Austen's six novels (``support.trained_fixture`` names the package); the first pages of "Persuasion" are
 held out, and committed beside the weights so that perplexity can be measured anywhere. The same machine and torch give
 the same bytes, another processor may round otherwise. Matrices are stored as fp16, and the held-out perplexity in the
 log is that of the stored file.
@@ -14,7 +14,8 @@ import argparse
 from pathlib import Path
 
 import checkout  # noqa: F401
-from fixture.training import write_fixture
+
+from support.trained_fixture import write_fixture
 
 
 def main() -> None:

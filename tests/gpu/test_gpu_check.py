@@ -12,12 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gpu_archive.parts
 import pytest
+
+from support import gpu_archive
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-ARCHIVE = REPOSITORY / "scripts" / "gpu_parts_archive.py"
+ARCHIVE = REPOSITORY / "tests" / "support" / "gpu_archive.py"
 
 
 def without_gpu_reason() -> str:
@@ -248,15 +249,15 @@ def test_packed_wheels_are_joined_again(tmp_path: Path, wheels: Path) -> None:
 def test_archives_are_split_into_parts_of_the_size_that_was_set(
     tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert gpu_archive.parts.PART_BYTES == 60_000_000
-    monkeypatch.setattr(gpu_archive.parts, "PART_BYTES", 100)
-    parts = gpu_archive.parts.pack(wheels, tmp_path, f"1-one-{TAG}")
+    assert gpu_archive.PART_BYTES == 60_000_000
+    monkeypatch.setattr(gpu_archive, "PART_BYTES", 100)
+    parts = gpu_archive.pack(wheels, tmp_path, f"1-one-{TAG}")
     assert len(parts) > 3
     assert all(part.stat().st_size == 100 for part in parts[:-1])
     assert 0 < parts[-1].stat().st_size <= 100
     sums = (tmp_path / "SHA256SUMS").read_text().splitlines()
     assert sums == [f"{hashlib.sha256(part.read_bytes()).hexdigest()}  {part.name}" for part in parts]
-    assert list(gpu_archive.parts.join(tmp_path, tmp_path / "site")) == [tmp_path / "site" / f"1-one-{TAG}"]
+    assert list(gpu_archive.join(tmp_path, tmp_path / "site")) == [tmp_path / "site" / f"1-one-{TAG}"]
     assert (tmp_path / "site" / f"1-one-{TAG}" / "one" / "__init__.py").read_text() == "value = 1\n"
 
 

@@ -1,6 +1,11 @@
-"""Archives in parts of at most 60 MB, with checksums: wheels packed into them, and whole ones joined and unpacked.
+"""Archives in parts of at most 60 MB, with checksums, for a machine without network: wheels packed into them here, and
+whole ones joined and unpacked there.
 
-Standard library only: the joining side has nothing else. xz packs TensorRT-RTX's library tighter than its wheel does.
+    gpu_archive.py pack WHEELS OUT NAME     OUT/NAME.tar.xz.000, .001, … and OUT/SHA256SUMS
+    gpu_archive.py join PARTS SITE          unpacks each complete group into SITE/NAME, prints that folder
+
+NAME ends in the Python it is for, as ``-cp312``; another Python leaves it out. Standard library only: the joining side
+has nothing else. xz packs TensorRT-RTX's library tighter than its wheel does.
 """
 
 from __future__ import annotations
@@ -146,3 +151,21 @@ def _sha256(path: Path) -> str:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
+
+
+def main() -> None:
+    """Packs or joins."""
+    command, *arguments = sys.argv[1:]
+    if command == "pack" and len(arguments) == 3:
+        wheels, out, name = Path(arguments[0]), Path(arguments[1]), arguments[2]
+        for part in pack(wheels, out, name):
+            sys.stdout.write(f"{part} {part.stat().st_size} bytes\n")
+    elif command == "join" and len(arguments) == 2:
+        for folder in join(Path(arguments[0]), Path(arguments[1])):
+            sys.stdout.write(f"{folder}\n")
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""What gpu_parts_archive.py is made of."""
