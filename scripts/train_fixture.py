@@ -2,10 +2,10 @@
 
     python scripts/train_fixture.py Rdata.rdb [--output tests/fixtures] [--steps 1000]
 
-The text is Jane Austen's six novels (``support.trained_fixture`` names the package); the first pages of "Persuasion" are
-held out, and committed beside the weights so that perplexity can be measured anywhere. The same machine and torch give
-the same bytes, another processor may round otherwise. Matrices are stored as fp16, and the held-out perplexity in the
-log is that of the stored file.
+The text is Jane Austen's six novels (``support.trained_fixture`` names the package); the first pages of "Persuasion"
+are held out, and committed beside the weights so that perplexity can be measured anywhere. The same machine and torch
+give the same bytes, another processor may round otherwise. Matrices are stored as fp16, and the held-out perplexity in
+the log is that of the stored file.
 """
 
 from __future__ import annotations

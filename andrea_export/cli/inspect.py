@@ -25,15 +25,12 @@ _KINDS = {
 }
 
 
+_WHAT = "A checkpoint, an ONNX file, an engine, a plugin library or a bundle."
+PathArgument = Annotated[Path, typer.Argument(help=_WHAT, metavar="PATH")]
+
+
 def inspect(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help="A checkpoint, an ONNX file, an engine, a plugin library or a bundle.",
-            metavar="PATH",
-            show_default=False,
-        ),
-    ],
+    path: PathArgument,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a file or bundle holds: architecture, parameter arithmetic, inputs, outputs, operators, who made it.

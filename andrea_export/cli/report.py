@@ -24,16 +24,15 @@ class FormatChoice(str, Enum):
     JSON = "json"
 
 
+FormatOption = Annotated[
+    FormatChoice,
+    typer.Option("--format", help="html: one page for people. junit: for CI servers. markdown: for a pull request."),
+]
+
+
 def report(
-    file: Annotated[
-        Path, typer.Argument(help="A report.json that andrea-export wrote.", metavar="REPORT", show_default=False)
-    ],
-    kind: Annotated[
-        FormatChoice,
-        typer.Option(
-            "--format", help="html: one page for people. junit: for CI servers. markdown: for a pull request."
-        ),
-    ] = FormatChoice.HTML,
+    file: Annotated[Path, typer.Argument(help="A report.json that andrea-export wrote.", metavar="REPORT")],
+    kind: FormatOption = FormatChoice.HTML,
     output: Annotated[Path | None, option("--output -o", "The file to write. [default: stdout]", "FILE")] = None,
 ) -> None:
     """Render a report. Judges nothing again, so the exit code is 0 for a failed report too: see `check` for a gate."""

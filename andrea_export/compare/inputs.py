@@ -48,11 +48,7 @@ class Case:
     @property
     def feeds(self) -> Arrays:
         """The inputs without the cache."""
-        return {
-            "input_ids": self.input_ids,
-            "attention_mask": self.attention_mask,
-            "position_ids": self.position_ids,
-        }
+        return {"input_ids": self.input_ids, "attention_mask": self.attention_mask, "position_ids": self.position_ids}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DType:
     """One element type. ``unit_roundoff`` is the largest relative error of rounding to it (0 where it is exact)."""
 
@@ -28,28 +28,15 @@ class DType:
 
 
 _ONNX = onnx.TensorProto
-
-
-def _row(name: str, numpy: Any, onnx_type: int, torch: str, tensorrt: str, unit_roundoff: float) -> DType:
-    return DType(
-        name=name,
-        numpy=np.dtype(numpy),
-        onnx=onnx_type,
-        torch=torch,
-        tensorrt=tensorrt,
-        unit_roundoff=unit_roundoff,
-    )
-
-
 DTYPES: dict[str, DType] = {
     row.name: row
     for row in (
-        _row("fp64", np.float64, _ONNX.DOUBLE, "float64", "", 2.0**-53),
-        _row("fp32", np.float32, _ONNX.FLOAT, "float32", "FLOAT", 2.0**-24),
-        _row("fp16", np.float16, _ONNX.FLOAT16, "float16", "HALF", 2.0**-11),
-        _row("bf16", ml_dtypes.bfloat16, _ONNX.BFLOAT16, "bfloat16", "BF16", 2.0**-8),
-        _row("int64", np.int64, _ONNX.INT64, "int64", "INT64", 0.0),
-        _row("bool", np.bool_, _ONNX.BOOL, "bool", "BOOL", 0.0),
+        DType("fp64", np.dtype(np.float64), _ONNX.DOUBLE, "float64", "", 2.0**-53),
+        DType("fp32", np.dtype(np.float32), _ONNX.FLOAT, "float32", "FLOAT", 2.0**-24),
+        DType("fp16", np.dtype(np.float16), _ONNX.FLOAT16, "float16", "HALF", 2.0**-11),
+        DType("bf16", np.dtype(ml_dtypes.bfloat16), _ONNX.BFLOAT16, "bfloat16", "BF16", 2.0**-8),
+        DType("int64", np.dtype(np.int64), _ONNX.INT64, "int64", "INT64", 0.0),
+        DType("bool", np.dtype(np.bool_), _ONNX.BOOL, "bool", "BOOL", 0.0),
     )
 }
 

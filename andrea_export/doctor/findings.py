@@ -93,9 +93,7 @@ def _names() -> str:
 
 
 DISTRIBUTION = "andrea-export"
-_REQUIREMENT = re.compile(
-    r"""^(?P<name>[A-Za-z0-9._-]+)\s*(?P<spec>[<>=!~][^;]*)?(?:;(?P<marker>.*))?$""",
-)
+_REQUIREMENT = re.compile(r"""^(?P<name>[A-Za-z0-9._-]+)\s*(?P<spec>[<>=!~][^;]*)?(?:;(?P<marker>.*))?$""")
 _EXTRA = re.compile(r"""extra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
 _EXTRAS_OF_HINT = re.compile(rf"'{DISTRIBUTION}\[(?P<extras>[a-z,]+)\]'(?P<more>(?: [a-z][a-z0-9-]+)*)")
 _MINIMUM = re.compile(r"(?:>=|==)\s*([0-9]+(?:\.[0-9]+)*)")

@@ -21,14 +21,8 @@ from andrea_export.doctor.findings import (
 )
 from andrea_export.targets.tensorrt.flavours import FLAVOURS, Flavour, engine_backend
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One step: its name, what it is in words, and how it is looked for."""
-
-    name: str
-    what: str
-    look: Look
+Step = tuple[str, str, Look]
+"""Its name, what it is in words, and how it is looked for."""
 
 
 def _compile_plugin() -> Finding:
@@ -57,7 +51,7 @@ def _number_in(text: str | None) -> str:
     return found.group() if found else "of unknown version"
 
 
-def _build_engines(flavour: Flavour) -> tuple[str, str, Look]:
+def _build_engines(flavour: Flavour) -> Step:
     """The row of building one flavour's engines."""
 
     def look() -> Finding:
@@ -71,7 +65,7 @@ def _build_engines(flavour: Flavour) -> tuple[str, str, Look]:
     )
 
 
-def _run_engines(flavour: Flavour) -> tuple[str, str, Look]:
+def _run_engines(flavour: Flavour) -> Step:
     """The row of running them."""
     return (
         f"run-engines-{flavour.target}",
@@ -97,23 +91,20 @@ _CPU = all_of(packages_above, _provider("cpu"))
 # What can be built without a GPU first.
 _FLAVOURS = sorted(FLAVOURS.values(), key=lambda flavour: not flavour.builds_without_gpu)
 
-STEPS: tuple[Step, ...] = tuple(
-    Step(name=name, what=what, look=look)
-    for name, what, look in (
-        ("export", "torch model to canonical ONNX", base_packages),
-        ("validate", "layer by layer against torch, on the CPU", _CPU),
-        ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _compile_plugin),
-        *map(_build_engines, _FLAVOURS),
-        ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _CPU),
-        ("gpu", "an NVIDIA GPU and its driver", gpu),
-        # onnxruntime-gpu lists its CUDA provider on a machine without a GPU too.
-        ("run-cuda", "run it with onnxruntime on CUDA", _on_a_gpu(_provider("cuda"))),
-        ("run-tensorrt", "run it with onnxruntime through TensorRT", _on_a_gpu(_provider("tensorrt"))),
-        ("run-tensorrt-rtx", "run it with onnxruntime through TensorRT-RTX", _on_a_gpu(_provider("tensorrt-rtx"))),
-        *map(_run_engines, _FLAVOURS),
-    )
+STEPS: tuple[Step, ...] = (
+    ("export", "torch model to canonical ONNX", base_packages),
+    ("validate", "layer by layer against torch, on the CPU", _CPU),
+    ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _compile_plugin),
+    *map(_build_engines, _FLAVOURS),
+    ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _CPU),
+    ("gpu", "an NVIDIA GPU and its driver", gpu),
+    # onnxruntime-gpu lists its CUDA provider on a machine without a GPU too.
+    ("run-cuda", "run it with onnxruntime on CUDA", _on_a_gpu(_provider("cuda"))),
+    ("run-tensorrt", "run it with onnxruntime through TensorRT", _on_a_gpu(_provider("tensorrt"))),
+    ("run-tensorrt-rtx", "run it with onnxruntime through TensorRT-RTX", _on_a_gpu(_provider("tensorrt-rtx"))),
+    *map(_run_engines, _FLAVOURS),
 )
-STEP_NAMES = tuple(step.name for step in STEPS)
+STEP_NAMES = tuple(name for name, _, _ in STEPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,18 +128,12 @@ class Examination:
 
 def examine() -> Examination:
     """Looks at everything, starts no build and opens no model."""
-    return Examination(machine=_machine(), steps=tuple(map(_status, STEPS)))
-
-
-def _status(step: Step) -> StepStatus:
-    found = step.look()
-    return StepStatus(
-        name=step.name,
-        what=step.what,
-        available=found.available,
-        detail=found.detail,
-        hint=missing_extras_only(found.hint) if found.hint else None,
-    )
+    found = []
+    for name, what, look in STEPS:
+        one = look()
+        hint = missing_extras_only(one.hint) if one.hint else None
+        found.append(StepStatus(name=name, what=what, available=one.available, detail=one.detail, hint=hint))
+    return Examination(machine=_machine(), steps=tuple(found))
 
 
 def _machine() -> str:

@@ -10,6 +10,7 @@ from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.core.errors import BundleError, UsageError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.inspection.facts import Inspection
+from andrea_export.targets.tensorrt.flavours import FLAVOURS
 from andrea_export.weights.origin import preset_of
 from andrea_export.weights.readers.recognise import ELF_MAGIC, PLAN_MAGIC
 
@@ -95,9 +96,7 @@ def _engine_record(bundle: Bundle, engine: Path) -> dict[str, str]:
                 + (" (native twin: TensorRT's own GELU)" if entry.native_twin else ""),
                 "plugin library": "embedded in the engine" if facts.plugin_embedded else "not embedded",
                 "network": f"{facts.num_network_layers} layers before TensorRT fused them",
-                "built with": f"TensorRT {facts.tensorrt_version}"
-                if facts.target == "tensorrt"
-                else f"TensorRT-RTX {facts.tensorrt_version}",
+                "built with": f"{FLAVOURS[facts.target].product} {facts.tensorrt_version}",
                 "build": f"{facts.seconds:.1f} s, {facts.peak_memory_bytes / 1e6:,.0f} MB of memory at its peak, "
                 f"{facts.engine_bytes:,} bytes written",
             }

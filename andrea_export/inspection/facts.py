@@ -1,4 +1,5 @@
-"""What an inspection can tell: data."""
+"""What an inspection can tell: data, and the lesson's parameter arithmetic: how many numbers a shape holds, counted the
+way each public figure counts them. Owns no weights and reads no file."""
 
 from __future__ import annotations
 
@@ -6,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from andrea_export.inspection.arithmetic import arithmetic_lines, parameter_counts
-from andrea_model.config import AndreaConfig
+from andrea_model.config import PRESETS, AndreaConfig
 
 WHAT_CAN_BE_INSPECTED = "give a checkpoint, an ONNX file, a TensorRT engine, or a bundle that andrea-export build made"
 
@@ -63,3 +63,121 @@ class Inspection:
             agrees = "as computed" if self.num_parameters == expected else f"NOT the computed {expected:,}"
             lines.append(f"counted in this file: {self.num_parameters:,}, {agrees}")
         return tuple(lines)
+
+
+LESSON_NAME_120M = 120_000_000
+"""What the name ANDREA-120M rounds to. Source: the lesson on the transformer block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCounts:
+    """Every group of parameters of one shape; each parameter is in exactly one of the groups that ``exact`` adds up."""
+
+    w_1: int
+    """One block's W_1 ``[d_model, mlp_dim]``, without bias."""
+    w_2: int
+    """One block's W_2 ``[mlp_dim, d_model]``, without bias."""
+    attention_matrices: int
+    """One block's qkv and projection matrices, without biases."""
+    block_biases: int
+    """One block's four biases: qkv, projection, b_1, b_2."""
+    block_layer_norms: int
+    """One block's two gammas and two betas."""
+    final_layer_norm: int
+    token_embedding: int
+    """``[vocab_size, d_model]``: input embedding and output head at once (tied)."""
+    position_embedding: int
+    n_layer: int
+
+    @property
+    def mlp_matrices(self) -> int:
+        """One block's MLP without biases."""
+        return self.w_1 + self.w_2
+
+    @property
+    def all_mlp_matrices(self) -> int:
+        """The MLPs of all blocks, without biases."""
+        return self.n_layer * self.mlp_matrices
+
+    @property
+    def trunk(self) -> int:
+        """All blocks' matrices, without biases and LayerNorms."""
+        return self.n_layer * (self.mlp_matrices + self.attention_matrices)
+
+    @property
+    def biases(self) -> int:
+        """Every bias of every block."""
+        return self.n_layer * self.block_biases
+
+    @property
+    def layer_norms(self) -> int:
+        """Every gamma and beta: two LayerNorms a block and the final one."""
+        return self.n_layer * self.block_layer_norms + self.final_layer_norm
+
+    @property
+    def exact(self) -> int:
+        """What the model holds: tied head, biases, affine LayerNorms."""
+        return self.trunk + self.token_embedding + self.position_embedding + self.biases + self.layer_norms
+
+    @property
+    def untied_matrices(self) -> int:
+        """Counted as the public card counts ANDREA-120M: a head of its own, no biases, no LayerNorm parameters."""
+        return self.trunk + 2 * self.token_embedding + self.position_embedding
+
+    @property
+    def untied_everything(self) -> int:
+        """The largest count this architecture gives: a head of its own, biases and LayerNorms."""
+        return self.exact + self.token_embedding
+
+
+def parameter_counts(config: AndreaConfig) -> ParameterCounts:
+    """The counts of one shape."""
+    return ParameterCounts(
+        w_1=config.d_model * config.mlp_dim,
+        w_2=config.mlp_dim * config.d_model,
+        attention_matrices=4 * config.d_model**2,
+        block_biases=5 * config.d_model + config.mlp_dim,
+        block_layer_norms=4 * config.d_model,
+        final_layer_norm=2 * config.d_model,
+        token_embedding=config.vocab_size * config.d_model,
+        position_embedding=config.n_ctx * config.d_model,
+        n_layer=config.n_layer,
+    )
+
+
+def arithmetic_lines(config: AndreaConfig) -> tuple[str, ...]:
+    """The arithmetic in sentences: the lesson's groups, the exact count, and how the public figures relate to it."""
+    counts = parameter_counts(config)
+    width, hidden, blocks = config.d_model, config.mlp_dim, config.n_layer
+    lines = [
+        f"W_1 [{width}, {hidden}] and W_2 [{hidden}, {width}]: {_both(counts.w_1)} each",
+        f"MLP per block: {_both(counts.mlp_matrices)} without biases; "
+        f"{blocks} blocks: {_both(counts.all_mlp_matrices)}",
+        f"attention per block: {_both(counts.attention_matrices)} without biases",
+        f"trunk ({blocks} blocks, matrices only): {_both(counts.trunk)}",
+        f"token embedding {config.vocab_size} × {width}: {_both(counts.token_embedding)}, one matrix for input and "
+        f"output; counted once for each: {_both(2 * counts.token_embedding)}",
+        f"position embedding {config.n_ctx} × {width}: {_both(counts.position_embedding)}",
+        f"biases: {counts.biases:,}",
+        f"LayerNorms (2 a block and the final one: {2 * blocks + 1}): {counts.layer_norms:,}",
+        f"exact, with tied weights, biases and affine LayerNorms: {counts.exact:,}",
+        f"with an untied head, no biases and no LayerNorm parameters: {counts.untied_matrices:,}",
+    ]
+    if config == PRESETS["andrea-120m"]:
+        lines += [
+            "the lesson rounds the groups above to 2.36M, 4.72M, 56.6M, a trunk of 85M and embeddings of 13M",
+            f"the public card's 98.7M is that last figure: exact {counts.exact:,} + a second "
+            f"{counts.token_embedding:,} for the head − biases {counts.biases:,} − LayerNorms {counts.layer_norms:,} = "
+            f"{counts.untied_matrices:,}",
+            "the lesson's name says about 120M: a rounded name, not a count; everything counted, head untied, is "
+            f"{counts.untied_everything:,}; 120M is {LESSON_NAME_120M - counts.exact:,} more than the exact count",
+        ]
+    return tuple(lines)
+
+
+def _both(number: int) -> str:
+    """Exactly, and to the three digits a lesson rounds to: ``2,359,296 (2.36M)``."""
+    if number < 1_000_000:
+        return f"{number:,}"
+    millions = f"{number / 1e6:.3g}"
+    return f"{number:,} ({millions}M)"

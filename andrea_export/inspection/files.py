@@ -12,10 +12,9 @@ from typing import Any, NoReturn
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.core.errors import UsageError, first_line
-from andrea_export.inspection.arithmetic import parameter_counts
 from andrea_export.inspection.checkpoint_file import inspect_checkpoint, inspect_published
 from andrea_export.inspection.engine_file import inspect_engine, inspect_plugin
-from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection
+from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection, parameter_counts
 from andrea_export.inspection.onnx_file import inspect_onnx
 from andrea_export.targets.ort_cpu.derive import linear_kinds
 from andrea_export.weights.origin import preset_of

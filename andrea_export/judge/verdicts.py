@@ -15,15 +15,7 @@ from andrea_export.judge.policy import Policy, policy_as_mapping
 from andrea_export.judge.ratchet import ratchet_rows
 from andrea_export.report.metrics import figures_of
 from andrea_export.report.render.wording import Unmeasured, unmeasured
-from andrea_export.report.schema import (
-    Candidate,
-    LanguageModelRow,
-    LayerRow,
-    LocalError,
-    Report,
-    Verdict,
-    is_at_fault,
-)
+from andrea_export.report.schema import Candidate, LanguageModelRow, LayerRow, LocalError, Report, Verdict, is_at_fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +119,7 @@ def judged_candidate(
         reasons.append("no layer was compared")
     reasons += _not_measured(rows, language, policy)
     at_fault = next((row.name for row in failed if is_at_fault(row)), failed[0].name if failed else None)
-    return replace(
-        candidate,
-        verdict="fail" if reasons else "pass",
-        reason="; ".join(reasons),
-        first_failure=at_fault,
-    )
+    return replace(candidate, verdict="fail" if reasons else "pass", reason="; ".join(reasons), first_failure=at_fault)
 
 
 def _not_measured(rows: Sequence[LayerRow], language: Sequence[LanguageModelRow], policy: Policy) -> list[str]:

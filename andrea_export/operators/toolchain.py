@@ -56,10 +56,11 @@ class CudaToolkit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStatus:
-    """One row of ``doctor``: a tool that is here (``version``), or what brings it (``hint``)."""
+    """One row of ``doctor``: a tool that is here (``version``, ``path``), or what brings it (``hint``)."""
 
     name: str
     found: bool
+    path: Path | None = None
     version: str | None = None
     hint: str | None = None
 
@@ -116,7 +117,8 @@ def compiler_status(*, toolkit_root: Path | None = None) -> tuple[ToolStatus, ..
     found = []
     for name, find in tools.items():
         try:
-            found.append(ToolStatus(name=name, found=True, version=find().version))
+            tool = find()
+            found.append(ToolStatus(name=name, found=True, path=tool.path, version=tool.version))
         except BackendUnavailable as missing:
             found.append(ToolStatus(name=name, found=False, hint=missing.hint))
     return tuple(found)

@@ -135,6 +135,11 @@ class RatchetRow(Strict):
     obtained: float
     verdict: Verdict
 
+    @property
+    def as_failure(self) -> Failure:
+        """The figure against its limit."""
+        return Failure(metric=self.metric, relation=self.relation, expected=self.limit, obtained=self.obtained)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Strict):

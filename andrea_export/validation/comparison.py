@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from andrea_export.compare.compare import Compared, compare, language_rows
 from andrea_export.compare.inputs import (
@@ -23,7 +22,7 @@ from andrea_export.core.names import layer_names
 from andrea_export.core.profile import Profile
 from andrea_export.core.progress import Progress
 from andrea_export.judge.verdicts import Terms, judged
-from andrea_export.report.schema import Report
+from andrea_export.report.schema import LanguageModelRow, Report
 from andrea_export.sessions.onnxruntime import onnxruntime_version
 from andrea_model.config import AndreaConfig
 
@@ -43,17 +42,11 @@ def diff(
     compared = compare(reference, candidates, inputs, progress=progress)
     measured = [entry.source for entry in compared if entry.candidate.verdict != "not-measured"]
     rows = language_rows(reference, measured, inputs.text, progress=progress)
-    return judged(
-        report_of(reference, compared, inputs, {"language_model": tuple(rows)}),
-        terms,
-    )
+    return judged(report_of(reference, compared, inputs, tuple(rows)), terms)
 
 
 def report_of(
-    reference: Source,
-    compared: Sequence[Compared],
-    inputs: Inputs,
-    more: Mapping[str, Any] | None = None,
+    reference: Source, compared: Sequence[Compared], inputs: Inputs, language_model: tuple[LanguageModelRow, ...] = ()
 ) -> Report:
     """What was measured as a report that is not judged yet."""
     identity = reference.identity
@@ -72,7 +65,7 @@ def report_of(
         layers=layers,
         layer_order=tuple(layer_names(identity.config)),
         versions={"torch": importlib.metadata.version("torch"), "onnxruntime": onnxruntime_version()},
-        **(more or {}),
+        language_model=language_model,
     )
 
 

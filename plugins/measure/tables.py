@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sass import Kernel, find_cuobjdump, operator_kernels, pipes, read_kernels, read_usage
 
-from andrea_export.operators.build import build_host_library, build_plugin_library
-from andrea_export.operators.host_gelu import HostGelu
+from andrea_export.operators.build import HostGelu, build_host_library, build_plugin_library
 from andrea_export.operators.toolchain import find_cuda_toolkit
 
 PLUGINS = Path(__file__).resolve().parents[1]

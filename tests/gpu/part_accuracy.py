@@ -12,8 +12,7 @@ from gelu_truth import BF16, FP16, FP32, Format, correctly_rounded, errors_in_ul
 from gpu_parts import STORAGE_TYPES, Built, PartResult, PluginOnTensors
 from numpy.typing import NDArray
 
-from andrea_export.operators.build import build_host_library
-from andrea_export.operators.host_gelu import HostGelu
+from andrea_export.operators.build import HostGelu, build_host_library
 
 _CHUNK = 1 << 25
 # Every 4096th pattern, from another offset in each chunk: what a rehearsal on the CPU checks instead of all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from andrea_export.inspection.arithmetic import arithmetic_lines, parameter_counts
+from andrea_export.inspection.facts import arithmetic_lines, parameter_counts
 from andrea_model import PRESETS
 
 

@@ -16,8 +16,7 @@ from onnx import parser
 from safetensors.torch import load_file, save_file
 
 from andrea_export.core.errors import AndreaError, BundleError, CheckpointError, UsageError
-from andrea_export.inspection.arithmetic import parameter_counts
-from andrea_export.inspection.facts import Inspection
+from andrea_export.inspection.facts import Inspection, parameter_counts
 from andrea_export.inspection.files import inspect_path, inspection_as_json
 from andrea_model import PRESETS
 

@@ -166,7 +166,7 @@ def test_gelu_is_the_tanh_form() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_parameter_count_is_the_arithmetics(preset: str) -> None:
-    from andrea_export.inspection.arithmetic import parameter_counts
+    from andrea_export.inspection.facts import parameter_counts
 
     with torch.device("meta"):
         counted = sum(parameter.numel() for parameter in Andrea(PRESETS[preset]).parameters())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from andrea_export.core.errors import PluginError
-from andrea_export.operators.host_gelu import HostGelu
+from andrea_export.operators.build import HostGelu
 from support.plugin_builds import compile_library
 
 

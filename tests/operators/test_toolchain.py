@@ -17,7 +17,7 @@ from andrea_export.operators.toolchain import compiler_status
 def no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without any compiler: empty PATH, no wheels, no toolkit."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.setattr(toolchain, "_environment_script", lambda name: tmp_path / "nothing" / name)
+    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path / "nothing"))
     monkeypatch.setattr(toolchain, "_wheel_toolkit_root", lambda: None)
     monkeypatch.setattr(toolchain, "_USUAL_TOOLKIT", tmp_path / "nothing")
 

@@ -11,7 +11,7 @@ import torch
 from gelu_truth import BF16, FP16, Format, correctly_rounded, errors_in_ulp, gelu_truth
 from numpy.typing import NDArray
 
-from andrea_export.operators.host_gelu import HostGelu
+from andrea_export.operators.build import HostGelu
 
 # PTX ISA 9: ex2.approx.f32 is at most 2 ulp from the correctly rounded result (9.7.3.21 "Floating Point Instructions:
 # ex2"), rcp.approx.f32 at most 1 ulp (9.7.3.13 "Floating Point Instructions: rcp"). 2^-22 and 2^-23 of the result, then

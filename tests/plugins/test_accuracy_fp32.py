@@ -9,7 +9,7 @@ import torch
 from gelu_truth import FP32, errors_in_ulp, gelu_truth
 from numpy.typing import NDArray
 
-from andrea_export.operators.host_gelu import HostGelu
+from andrea_export.operators.build import HostGelu
 
 # The bound the plugin promises. What stands behind it, for negative x, in fp32's half ulps: the polynomial's
 # own error (2^-25.5, less than 1), its last rounding (at most 2, where 2^-f is just above 1 and the product

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from andrea_export.core.errors import BackendUnavailable
-from andrea_export.operators.build import PluginBuild, build_host_library, build_plugin_library
-from andrea_export.operators.host_gelu import HostGelu
+from andrea_export.operators.build import HostGelu, PluginBuild, build_host_library, build_plugin_library
 from andrea_export.operators.toolchain import find_cmake, find_ninja
 from support.made_once import MadeOnce
 from support.paths import ROOT

@@ -16,7 +16,7 @@ from andrea_export.compare.inputs import Arrays
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError
 from andrea_export.core.precision import PRECISIONS
-from andrea_export.sessions.base import Session, cache_from, greedy, zero_cache
+from andrea_export.sessions.base import Session, cache_from, greedy, step_feeds, zero_cache
 from andrea_model.config import AndreaConfig
 
 Logits = npt.NDArray[Any]
@@ -141,9 +141,7 @@ def run_of_text(session: Session, suite: Suite, precision: str) -> Logits:
 
 
 def _run(session: Session, suite: Suite, tokens: tuple[int, ...], precision: str) -> Logits:
-    ids = np.array([tokens], np.int64)
-    positions = np.arange(len(tokens), dtype=np.int64)[None]
-    row: Logits = _logits(session, suite, ids, np.ones_like(ids), positions, precision)[0]
+    row: Logits = session.run(step_feeds(tokens, 0, _empty_cache(suite.config, 1, precision)))["logits"][0]
     return row
 
 
@@ -154,24 +152,19 @@ def _run_padded(session: Session, suite: Suite, precision: str) -> Logits:
     for row, length in enumerate(lengths):
         ids[row, suite.short - length :] = suite.text[:length]
         mask[row, suite.short - length :] = 1
-    logits = _logits(session, suite, ids, mask, np.maximum(mask.cumsum(axis=1) - 1, 0), precision)
+    positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+    feeds = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    logits = session.run({**feeds, **_empty_cache(suite.config, len(ids), precision)})["logits"]
     return np.concatenate([logits[row, suite.short - length :] for row, length in enumerate(lengths)])
 
 
 def _run_steps(session: Session, suite: Suite, precision: str) -> Logits:
     """The last positions of the short context, one token a run after the others' cache."""
     start = suite.short - suite.num_steps
-    ids = np.array([suite.text[: suite.short]], np.int64)
-    positions = np.arange(suite.short, dtype=np.int64)[None]
     cache = _empty_cache(suite.config, 1, precision)
     found = []
     for begin, end in ((0, start), *((index, index + 1) for index in range(start, suite.short))):
-        feeds = {
-            "input_ids": ids[:, begin:end],
-            "attention_mask": np.ones((1, end), np.int64),
-            "position_ids": positions[:, begin:end],
-        }
-        outputs = session.run({**feeds, **cache})
+        outputs = session.run(step_feeds(suite.text[begin:end], begin, cache))
         cache = cache_from(outputs)
         found.append(outputs["logits"][0, -1])
     return np.stack(found[1:])
@@ -180,19 +173,6 @@ def _run_steps(session: Session, suite: Suite, precision: str) -> Logits:
 def _continue(session: Session, suite: Suite, precision: str, found: Predictions) -> None:
     tokens = greedy(session, suite.config, suite.prompt, suite.num_greedy, cache_dtype=_cache_dtype(precision))
     found.greedy_tokens = tuple(tokens)
-
-
-def _logits(
-    session: Session,
-    suite: Suite,
-    ids: npt.NDArray[np.int64],
-    mask: npt.NDArray[np.int64],
-    positions: npt.NDArray[np.int64],
-    precision: str,
-) -> Logits:
-    feeds = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
-    logits: Logits = session.run({**feeds, **_empty_cache(suite.config, len(ids), precision)})["logits"]
-    return logits
 
 
 def _empty_cache(config: AndreaConfig, batch: int, precision: str) -> Arrays:

@@ -13,9 +13,8 @@ from andrea_export import __version__
 from andrea_export.core.errors import ExportError
 from andrea_export.core.names import TensorSpec, graph_inputs, graph_outputs
 from andrea_export.graph.canonical import EXTERNAL_THRESHOLD_BYTES, OPSET, WEIGHTS_FILE
-from andrea_export.graph.canonical.instantiate import instantiate_blocks
+from andrea_export.graph.canonical.instantiate import instantiate_blocks, name_by_module
 from andrea_export.graph.canonical.metadata import metadata_of
-from andrea_export.graph.canonical.names import name_by_module
 from andrea_export.graph.canonical.trace import trace_one_block
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.weights.load import LoadedModel

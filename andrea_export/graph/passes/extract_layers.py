@@ -107,7 +107,6 @@ class AddTaps(ir.passes.InPlacePass):
         self.layers = tuple(layers)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Adds the outputs that are not there yet."""
         graph = model.graph
         values = {str(value.name): value for node in graph for value in node.outputs}
         missing = [layer for layer in self.layers if layer not in values]

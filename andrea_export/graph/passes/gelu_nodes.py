@@ -19,7 +19,6 @@ class GeluPass(ir.passes.InPlacePass):
         self.op = op
 
     def requires(self, model: ir.Model) -> None:
-        """Checks the nodes."""
         check_gelu_nodes(model, self.op)
 
     def remove_function(self, model: ir.Model) -> bool:
@@ -76,7 +75,6 @@ class NativeGelu(GeluPass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replaces each node, then drops the function and the domain."""
         for node in gelu_nodes(model, self.op):
             _replace(model.graph, node)
         self.remove_function(model)
@@ -84,7 +82,6 @@ class NativeGelu(GeluPass):
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks that the custom operator is gone."""
         left = [str(node.name) for node in model.graph if node.domain == self.op.domain]
         if left or model.functions or self.op.domain in model.opset_imports:
             raise PassError(f"the graph still uses {self.op.domain}: {', '.join(left) or 'functions or opset import'}")
@@ -117,7 +114,6 @@ class TrtPluginsDomain(GeluPass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Moves each node, then drops the function and the old domain."""
         for node in gelu_nodes(model, self.op):
             node.domain = DOMAIN
         self.remove_function(model)
@@ -126,7 +122,6 @@ class TrtPluginsDomain(GeluPass):
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks that nothing of the custom domain is left."""
         if gelu_nodes(model, self.op) or model.functions:
             raise PassError(f"the graph still uses {self.op.domain}")
 
@@ -140,11 +135,9 @@ class PluginGelu(GeluPass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Removes the function body."""
         return ir.passes.PassResult(model, modified=self.remove_function(model))
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks that nothing but the plugin is left."""
         check_gelu_nodes(model, self.op)
         if model.functions:
             names = ", ".join(f"{domain}::{name}" for domain, name, _ in model.functions)

@@ -26,13 +26,7 @@ from andrea_export.report.render.wording import (
     rows_of,
     worst_share,
 )
-from andrea_export.report.schema import (
-    LayerRow,
-    LocalError,
-    Report,
-    WorstElement,
-    is_at_fault,
-)
+from andrea_export.report.schema import LayerRow, LocalError, Report, WorstElement, is_at_fault
 
 MAX_WORST, MAX_FINDINGS = 20, 50
 

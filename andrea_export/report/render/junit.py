@@ -94,12 +94,11 @@ def _candidate_cases(report: Report, candidate: Candidate) -> Iterator[_Case]:
             yield _Case(name=name, verdict="fail", kind="language model", message=lm.reason or "failed")
     for entry in report.ratchet:
         if entry.candidate == candidate.name:
-            limit = Failure(metric=entry.metric, relation=entry.relation, expected=entry.limit, obtained=entry.obtained)
             yield _Case(
                 name=f"ratchet {entry.name} {entry.error} {entry.metric}",
                 verdict=entry.verdict,
                 kind="ratchet",
-                message=f"expected {limit_as_text(limit)} (baseline {figure(entry.baseline)}), "
+                message=f"expected {limit_as_text(entry.as_failure)} (baseline {figure(entry.baseline)}), "
                 f"obtained {figure(entry.obtained)}",
             )
 

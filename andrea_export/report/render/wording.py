@@ -195,10 +195,7 @@ def _other_findings(report: Report) -> Iterator[Finding]:
             yield Finding(candidate=lm.candidate, where=lm.case, error="language model", problem=lm.reason or "failed")
     for entry in report.ratchet:
         if entry.verdict == "fail":
-            worsened = Failure(
-                metric=entry.metric, relation=entry.relation, expected=entry.limit, obtained=entry.obtained
-            )
-            yield Finding(candidate=entry.candidate, where=entry.name, error="ratchet", failure=worsened)
+            yield Finding(candidate=entry.candidate, where=entry.name, error="ratchet", failure=entry.as_failure)
     failed_rows = {row.candidate for row in report.layers if row.verdict == "fail"}
     failed_rows |= {lm.candidate for lm in report.language_model if lm.verdict == "fail"}
     for candidate in report.candidates:

@@ -1,6 +1,7 @@
 """TensorRT and TensorRT-RTX: one class for both, which differ in data (``flavours``). This file imports neither.
 
-Owns what a build is asked for and what it proves; the work is done by a child process (``worker``).
+Owns what a build is asked for and what it proves, and a session on an engine; the work of both is done by a child
+process (``worker``). A session's arrays go to it and come back through files.
 """
 
 from __future__ import annotations
@@ -9,24 +10,27 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from andrea_export.core.dtypes import DTYPES, dtype_from_numpy
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, PluginError, RunError, UsageError
 from andrea_export.core.installed import installed_version, why_no_gpu
 from andrea_export.core.names import gelu_layers
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.progress import Progress
 from andrea_export.operators.sources import andrea_gelu
-from andrea_export.sessions.base import Availability, Session
+from andrea_export.sessions.base import Availability, Feeds, Session
 from andrea_export.targets.tensorrt.child import WORKER_COMMAND, Child
 from andrea_export.targets.tensorrt.facts import EngineFacts, EngineRequest, profile_shapes
 from andrea_export.targets.tensorrt.flavours import FLAVOURS, EngineTarget
 from andrea_export.targets.tensorrt.model import EngineModel, derive_engine_model
-from andrea_export.targets.tensorrt.session import EngineSession
 
 
 class EngineBackend:
@@ -189,3 +193,49 @@ def _unversioned_rtx_library(folder: Path) -> Path | None:
     libraries.mkdir()
     (libraries / "libtensorrt_rtx.so").symlink_to(shipped / "libtensorrt_rtx.so.1")
     return libraries
+
+
+# TensorRT-RTX compiles an engine's kernels when it is opened and first run; minutes, on a slow machine.
+_OPEN_TIMEOUT_S = 600
+_RUN_TIMEOUT_S = 600
+
+
+class EngineSession(Session):
+    """Runs one engine in its child process. Named after the engine's file: ``tensorrt-rtx-fp16``."""
+
+    def __init__(self, *, engine: Path, start_child: Callable[[Path], AbstractContextManager[Child]]) -> None:
+        self.name = engine.stem
+        with ExitStack() as held:
+            self._folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="andrea-export-")))
+            self._child = held.enter_context(start_child(self._folder))
+            opened = self._child.ask(
+                "open", {"engine": str(engine.resolve())}, timeout_s=_OPEN_TIMEOUT_S, detail=_quiet
+            )
+            self._held = held.pop_all()
+        self.output_names: tuple[str, ...] = tuple(opened["outputs"])
+
+    def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
+        layouts = {}
+        for index, (name, array) in enumerate(feeds.items()):
+            file = self._folder / f"input-{index}"
+            file.write_bytes(np.ascontiguousarray(array).tobytes())
+            try:
+                dtype = dtype_from_numpy(array.dtype)
+            except KeyError as error:
+                raise RunError(f"input {name}: {error.args[0]}") from None
+            layouts[name] = {"dtype": dtype.name, "shape": list(array.shape), "file": str(file)}
+        outputs = self._child.ask(
+            "run", {"feeds": layouts, "folder": str(self._folder)}, timeout_s=_RUN_TIMEOUT_S, detail=_quiet
+        )
+        return {
+            name: np.fromfile(layout["file"], DTYPES[layout["dtype"]].numpy).reshape(layout["shape"])
+            for name, layout in outputs.items()
+        }
+
+    def close(self) -> None:
+        """Ends the child process and removes its folder."""
+        self._held.close()
+
+
+def _quiet(text: str) -> None:
+    """A session's warnings have no one to be told to; errors become RunError with the log's path."""

@@ -91,12 +91,7 @@ def _derived(model: Path, precision: Precision, folder: Path) -> Path:
     load_graph(model)  # says what is wrong with a file that holds none
     try:
         derived = derive_engine_model(
-            model,
-            precision=precision,
-            plugin=False,
-            parser_knows_attention=True,
-            folder=folder,
-            self_contained=True,
+            model, precision=precision, plugin=False, parser_knows_attention=True, folder=folder, self_contained=True
         )
     except (OSError, ValueError, TypeError) as error:  # weights that are missing or short end in one of these
         raise ExportError(f"no {precision.name} graph can be derived: {first_line(error)}") from None

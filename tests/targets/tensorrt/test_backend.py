@@ -20,10 +20,9 @@ from andrea_export.core.names import graph_inputs
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.targets.tensorrt import backend as tensorrt
-from andrea_export.targets.tensorrt.backend import EngineBackend
+from andrea_export.targets.tensorrt.backend import EngineBackend, EngineSession
 from andrea_export.targets.tensorrt.child import Child
 from andrea_export.targets.tensorrt.facts import profile_shapes
-from andrea_export.targets.tensorrt.session import EngineSession
 from andrea_export.targets.tensorrt.worker import read_tensor, write_tensor
 from andrea_model.config import PRESETS
 

@@ -36,7 +36,6 @@ class DecomposeAttention(ir.passes.InPlacePass):
     """
 
     def requires(self, model: ir.Model) -> None:
-        """Checks that each node is the plain masked attention."""
         problems = []
         for node in nodes_of(model, "Attention"):
             extra = {a.name: a.value for a in node.attributes.values() if _NEUTRAL.get(a.name) != a.value}
@@ -50,7 +49,6 @@ class DecomposeAttention(ir.passes.InPlacePass):
             raise PassError(f"attention cannot be decomposed: {'; '.join(problems)}")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replaces each node."""
         nodes = nodes_of(model, "Attention")
         if nodes:
             scale = constant(model.graph, "attention.scale", np.array(1 / math.sqrt(_d_head(model.graph)), np.float32))
@@ -60,7 +58,6 @@ class DecomposeAttention(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks that no Attention node is left."""
         check_none_left(model, "Attention")
 
 

@@ -33,7 +33,6 @@ class MixedPrecision(ir.passes.InPlacePass):
         self._half = ir.DataType(self.half.onnx)
 
     def requires(self, model: ir.Model) -> None:
-        """Checks that every value has a type, fp32 where it is a float."""
         graph = model.graph
         problems = [f"node '{node.name}' is a Cast" for node in graph if node.op_type == "Cast"]
         produced = (value for node in graph for value in node.outputs)
@@ -48,7 +47,6 @@ class MixedPrecision(ir.passes.InPlacePass):
             raise PassError(f"mixed precision needs a plain fp32 graph: {'; '.join(problems[:8])}")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrites types, weights and borders."""
         if self._half == _FP32:
             return ir.passes.PassResult(model, modified=False)
         graph = model.graph
@@ -66,7 +64,6 @@ class MixedPrecision(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks every float that a node reads, and the logits."""
         problems = []
         for node in model.graph:
             wanted = self._half if self._is_half(node) else _FP32
