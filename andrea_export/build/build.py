@@ -84,15 +84,17 @@ def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[str, ...], tup
     """
     targets: list[str] = []
     left_out: list[str] = []
-    for name, row in REGISTRY.items():
-        asked = row.by_default if recipe.targets is None else name in recipe.targets
-        if not asked and name != ALWAYS:
+    for name in REGISTRY:
+        if recipe.targets is None:
+            problem = target_of(name).left_out(toolchain)
+        elif name in (*recipe.targets, ALWAYS):
+            problem = target_of(name).missing(toolchain)
+            if problem is not None:
+                raise problem
+        else:
             continue
-        problem = target_of(name).missing(toolchain)
         if problem is None:
             targets.append(name)
-        elif recipe.targets is not None:
-            raise problem
         else:
             left_out.append(str(problem))
     return tuple(targets), tuple(left_out)

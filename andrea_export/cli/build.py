@@ -48,8 +48,7 @@ TargetOption = Annotated[
     list[TargetChoice] | None,
     option(
         "--target",
-        f"What to make: {_either(REGISTRY)}. Repeat it. [default: all this machine can but "
-        f"{_either(name for name, row in REGISTRY.items() if not row.by_default)}]",
+        f"What to make: {_either(REGISTRY)}. Repeat it. [default: all this machine can]",
         "TARGET",
     ),
 ]

@@ -120,6 +120,10 @@ class Target(ABC):
         """Why this machine cannot build it; None if it can."""
         return None
 
+    def left_out(self, toolchain: Toolchain) -> BackendUnavailable | None:
+        """Why a recipe that names no targets does not mean this one here; None if it does."""
+        return self.missing(toolchain)
+
     def runs_here(self) -> Availability | None:
         """Whether what it makes can be run on this machine; None where that takes nothing that the build does not."""
         return None

@@ -43,9 +43,10 @@ class Recipe(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the untrained weights, where no checkpoint is given."""
     targets: tuple[TargetName, ...] | None = None
-    """Left out: everything this machine can build, but ort-cpu, which is made where it is asked for by name."""
+    """Left out: everything this machine can build."""
     precisions: tuple[BuiltPrecision, ...] = ("fp32",)
-    """Each target takes those it knows: an engine fp32, fp16, bf16, ort-cpu fp32, int8, int4. model.onnx is fp32."""
+    """Each target takes those it knows: an engine fp32, fp16, bf16, ort-cpu int8, int4. model.onnx is fp32, and ort-cpu
+    makes a graph in fp32 in any case: it has no weights of its own."""
     ort_cpu: OrtCpu = field(default_factory=OrtCpu)
     profile: Profile = field(default_factory=Profile)
     tf32: bool = False
@@ -75,7 +76,8 @@ class Recipe(Strict):
         """The precisions a target is built in; none where the recipe does not name the target."""
         if target not in (self.targets or ()):
             return ()
-        return tuple(name for name in REGISTRY[target].precisions if name in self.precisions)
+        row = REGISTRY[target]
+        return tuple(name for name in row.precisions if name in (*self.precisions, *row.always))
 
     def resolved(self, *, preset: str | None, targets: tuple[TargetName, ...]) -> Recipe:
         """The recipe of what is built: these targets, in the precisions that one of them takes."""
@@ -85,7 +87,7 @@ class Recipe(Strict):
 
     def _is_used(self, precision: BuiltPrecision) -> bool:
         """Whether a target takes this precision. With targets left to the machine, those of engines may be unused."""
-        targets = [name for name, row in REGISTRY.items() if row.by_default] if self.targets is None else self.targets
+        targets = REGISTRY if self.targets is None else self.targets
         return precision == "fp32" or any(precision in REGISTRY[name].precisions for name in targets)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+import andrea_export
 from andrea_export.build import build as building
 from andrea_export.build.build import BuildResult, build_bundle
 from andrea_export.bundle.layout import MANIFEST, MODEL, REPORT, WEIGHTS
@@ -20,8 +21,10 @@ from andrea_export.core.errors import BundleError, CheckpointError, UsageError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.core.progress import Silent
 from andrea_export.operators.sources import andrea_gelu
+from andrea_export.sessions.base import Availability
 from andrea_export.sessions.onnxruntime import OnnxSession
 from andrea_export.targets.recipe import recipe_from_mapping
+from andrea_export.targets.tensorrt.backend import EngineBackend
 from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 
 
@@ -253,3 +256,50 @@ def test_a_manifest_made_to_break_a_parser_is_one_clear_error(bundle: Path, cont
     (bundle / MANIFEST).write_text(content)
     with pytest.raises(BundleError, match="cannot be read"):
         open_bundle(bundle)
+
+
+ABSENT = Availability(available=False, reason="no such package", hint="install it")
+
+
+def test_a_build_makes_the_graph_that_run_takes(
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unasked, for it has no weights of its own; and it is proven layer by layer."""
+    monkeypatch.setattr(EngineBackend, "can_build", lambda self: ABSENT)
+    result = build(tmp_path / "out", cache_dir, None, targets=None)
+    assert [step.name for step in result.steps] == ["onnx", "ort-cpu fp32", "validate"]
+    assert set(result.manifest.files) == {"model.onnx", "model.onnx.data", "ort-cpu-fp32.onnx", "report.json"}
+    of = {candidate.name: candidate.verdict for candidate in result.report.candidates}
+    assert of["onnxruntime-cpu"] == of["ort-cpu-fp32"] == "pass"
+    rows = [row.name for row in result.report.layers if row.candidate == "ort-cpu-fp32"]
+    assert {"logits", "blocks.0.mlp.gelu", "blocks.1.attn.context", "present.1.value"} <= set(rows)
+    with andrea_export.load(tmp_path / "out") as model:
+        assert (model.provider, model.graph) == ("cpu", "ort-cpu-fp32.onnx")
+        found = list(model.generate((5, 17, 42), max_new_tokens=20))
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    (tmp_path / "out/manifest.json").write_text(json.dumps({**manifest, "ort_cpu": []}))
+    with andrea_export.load(tmp_path / "out") as model:  # as bundles of earlier versions are
+        assert model.graph == "model.onnx"
+        assert list(model.generate((5, 17, 42), max_new_tokens=20)) == found
+
+
+def test_without_onnxruntime_that_graph_is_left_out_and_said_so(
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EngineBackend, "can_build", lambda self: ABSENT)
+    monkeypatch.setattr("andrea_export.targets.ort_cpu.target.provider_availability", lambda name: ABSENT)
+    result = build(tmp_path / "out", cache_dir, None, targets=None)
+    assert "target ort-cpu: no such package" in result.left_out
+    assert [step.name for step in result.steps] == ["onnx", "validate"]
+    asked = build(tmp_path / "asked", cache_dir, None, targets=["ort-cpu"])
+    assert [step.name for step in asked.steps] == ["onnx", "ort-cpu fp32", "validate"]
+
+
+def test_a_cheaper_precision_brings_the_one_it_drafts_for(
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EngineBackend, "can_build", lambda self: ABSENT)
+    result = build(tmp_path / "out", cache_dir, None, targets=None, precisions=["int4"])
+    assert result.manifest.ort_cpu == ("fp32", "int4")
+    with andrea_export.load(tmp_path / "out", draft="int4") as model:
+        assert len(list(model.generate((5, 17, 42), max_new_tokens=20))) == 20

@@ -66,7 +66,10 @@ def test_a_file_is_read_as_toml(tmp_path: Path) -> None:
         ({"ort_cpu": {"int8_keeps": []}}, r"unknown key 'ort_cpu.int8_keeps', did you mean 'int8_keep'\?"),
         ({"ort_cpu": {"int8_keep": "blocks.0"}}, "ort_cpu.int8_keep: .*array, got 'blocks.0'"),
         ({"ort_cpu": 3}, "ort_cpu: .*an object, got 3"),
-        ({"precisions": ["int8"]}, "no target of this recipe comes in int8: int8 and int4 are for --target ort-cpu"),
+        (
+            {"targets": ["onnx"], "precisions": ["int8"]},
+            "no target of this recipe comes in int8: int8 and int4 are for --target ort-cpu",
+        ),
         ({"tf32": "perhaps"}, "tf32: .*'perhaps'"),
         ({"engine_timeout_s": 0}, "engine_timeout_s: .*0"),
         ({"profile": {"past": {"min": 3, "opt": 2, "max": 1}}}, "min 3, opt 2, max 1 are not in rising order"),

@@ -23,7 +23,7 @@ from support.paths import ROOT
 WITH_A_TOY = """
 import sys
 from andrea_export.targets.registry import REGISTRY, Row
-REGISTRY["toy"] = Row(home="support.toy_target:ToyTarget", by_default=False)
+REGISTRY["toy"] = Row(home="support.toy_target:ToyTarget")
 from andrea_export.cli import main
 main(sys.argv[1:])
 """
@@ -82,8 +82,9 @@ def test_names_and_precisions_are_those_of_the_tables() -> None:
         assert target_of(name).artifacts
 
 
-def test_what_is_asked_for_by_name_is_built_last() -> None:
-    assert [target.name for target in in_build_order(REGISTRY)] == ["onnx", "tensorrt", "tensorrt-rtx", "ort-cpu"]
+def test_targets_are_built_in_the_tables_order() -> None:
+    names = ["onnx", "ort-cpu", "tensorrt", "tensorrt-rtx"]
+    assert [target.name for target in in_build_order(names[::-1])] == names == list(REGISTRY)
 
 
 def test_knowing_the_targets_imports_none_of_them() -> None:
@@ -121,7 +122,7 @@ def test_a_precision_of_targets_that_were_left_out_is_not_in_the_bundles_recipe(
     )
     assert len(result.left_out) == 2
     stored = open_bundle(tmp_path / "out").manifest.recipe
-    assert (stored.targets, stored.precisions) == (("onnx",), ("fp32",))
+    assert (stored.targets, stored.precisions) == (("onnx", "ort-cpu"), ("fp32",))
     with pytest.raises(BackendUnavailable, match="target tensorrt: no such package"):
         build_bundle(
             tmp_path / "asked",

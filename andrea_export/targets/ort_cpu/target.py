@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import OrtPrecision
+from andrea_export.sessions.onnxruntime import provider_availability
 from andrea_export.targets.onnx.files import MODEL
 from andrea_export.targets.ort_cpu.files import PATTERNS, files_of
-from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, step_key
+from andrea_export.targets.protocol import Build, Made, Step, Steps, Target, Toolchain, step_key
 from andrea_export.targets.recipe import Recipe
 from andrea_model.config import AndreaConfig
 
@@ -21,6 +23,13 @@ class OrtCpuTarget(Target):
     """The graphs that ``run`` generates with on the CPU."""
 
     artifacts = PATTERNS
+
+    def left_out(self, toolchain: Toolchain) -> BackendUnavailable | None:
+        """Without onnxruntime the graphs could be neither run nor proven here."""
+        availability = provider_availability("cpu")
+        if availability.available:
+            return None
+        return BackendUnavailable(f"target {self.name}: {availability.reason}", hint=availability.hint)
 
     def check(self, config: AndreaConfig, recipe: Recipe) -> None:
         """Raises UsageError for a layer that the recipe names and the model does not have; see ``check_layers``."""
