@@ -27,6 +27,8 @@ PREFILLS = (128, 1024)
 BATCH, BATCH_LENGTH = 8, 128
 PROMPT, DECODED = 32, 128
 ROUNDS = 5
+_SETTLE_S = 0.2
+"""Between turns: the threads of the last one wait for more at full speed for a while, and would hold the next one's."""
 _START_S = 600  # a process that has not answered by then is stuck
 
 
@@ -131,6 +133,7 @@ def measure(subjects: Sequence[Subject], *, rounds: int, on_round: Callable[[int
         for number in range(rounds):
             on_round(number)
             for (_, here), one in zip(workers, figures, strict=True):
+                time.sleep(_SETTLE_S)
                 here.send("round")
                 times_ms, decode, drawn, peak = _answer(here)
                 for name, value in times_ms.items():
