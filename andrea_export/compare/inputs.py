@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from andrea_model.config import AndreaConfig
 Arrays = dict[str, npt.NDArray[Any]]
 
 NUM_PREFILL, NUM_DECODE, NUM_ROWS = 48, 4, 3
+BUILT_IN_TEXT = resources.files("andrea_export.compare") / "gettysburg.txt"
+"""What the language model is judged on where no text is given: the Gettysburg Address (1863, the Bliss copy), in the
+public domain. Its bytes are token ids as they stand: text to a byte-level model, a fixed sequence to any other."""
 _MAX_BATCH = 8  # the engines' optimization profile takes no more rows by default (recipe.Profile)
 
 
@@ -207,28 +211,8 @@ def _problems(index: int, row: Sequence[int], config: AndreaConfig) -> list[str]
     return problems
 
 
-BUILT_IN_TEXT = (
-    "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in "
-    "Liberty, and dedicated to the proposition that all men are created equal.\n\n"
-    "Now we are engaged in a great civil war, testing whether that nation, or any nation so conceived and "
-    "so dedicated, can long endure. We are met on a great battle-field of that war. We have come to "
-    "dedicate a portion of that field, as a final resting place for those who here gave their lives that "
-    "that nation might live. It is altogether fitting and proper that we should do this.\n\n"
-    "But, in a larger sense, we can not dedicate -- we can not consecrate -- we can not hallow -- this "
-    "ground. The brave men, living and dead, who struggled here, have consecrated it, far above our poor "
-    "power to add or detract. The world will little note, nor long remember what we say here, but it can "
-    "never forget what they did here. It is for us the living, rather, to be dedicated here to the "
-    "unfinished work which they who fought here have thus far so nobly advanced. It is rather for us to be "
-    "here dedicated to the great task remaining before us -- that from these honored dead we take increased "
-    "devotion to that cause for which they gave the last full measure of devotion -- that we here highly "
-    "resolve that these dead shall not have died in vain -- that this nation, under God, shall have a new "
-    "birth of freedom -- and that government of the people, by the people, for the people, shall not perish "
-    "from the earth.\n"
-)
-
-
 def built_in_tokens(config: AndreaConfig) -> tuple[int, ...]:
     """The text's tokens: what fills the context, and one more to predict. None where the vocabulary is too small."""
     if config.vocab_size < BYTES.vocab_size:
         return ()
-    return BYTES.encode(BUILT_IN_TEXT)[: config.n_ctx + 1]
+    return BYTES.encode_bytes(BUILT_IN_TEXT.read_bytes())[: config.n_ctx + 1]

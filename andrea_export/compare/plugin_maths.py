@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+import torch.nn.functional as F
 
 from andrea_export.compare.runs import ByCase
 from andrea_export.core.dtypes import DTYPES
@@ -100,8 +102,5 @@ class PluginMaths:
 
 
 def _torch_gelu(x: npt.NDArray[Any], storage: str) -> npt.NDArray[Any]:
-    import torch
-    import torch.nn.functional as F
-
     tensor = torch.from_numpy(x.astype(np.float32)).to(getattr(torch, DTYPES[storage].torch))
     return F.gelu(tensor, approximate="tanh").to(torch.float32).numpy()

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from andrea_export.compare.basis import MeasuredBasis
 from andrea_export.compare.inputs import Arrays, Inputs
@@ -39,8 +40,6 @@ class Recording:
 
 def write_trace(recording: Recording, file: Path) -> None:
     """Writes the trace beside its place and renames it, so that a file of this name is whole."""
-    from safetensors.numpy import save_file
-
     tensors: Arrays = {}
     for case in recording.inputs.cases:
         tensors.update({f"inputs/{case.name}/{name}": value for name, value in case.feeds.items()})

@@ -18,6 +18,9 @@ from andrea_export.core.precision import PRECISIONS
 from andrea_export.sessions.torch_reference import array_from_torch, cache_dtype, converted, recorded
 from andrea_model.model import Andrea, Block
 
+Given = Callable[[str], Tensor]
+Steps = dict[str, Callable[[], Tensor]]
+
 
 class TorchRun(LayerRun):
     """Runs the model in one precision (a row of ``precision.PRECISIONS``); holds one converted segment.
@@ -48,7 +51,7 @@ class TorchRun(LayerRun):
         found: ByCase = {}
         with torch.inference_mode():
             for name, values in given.items():
-                layers = self._local_layers(segment, self._cases[name], _Given(values, self.precision))
+                layers = self._local_layers(segment, self._cases[name], _given(values, self.precision))
                 found[name] = {layer: array_from_torch(tensor) for layer, tensor in layers.items()}
         return found
 
@@ -65,6 +68,7 @@ class TorchRun(LayerRun):
     # --- accumulated --------------------------------------------------------------------------------------------
 
     def _accumulated(self, segment: Segment) -> ByCase:
+        config = self._model.config
         presents: dict[str, tuple[Tensor, Tensor]] = {}
         found: ByCase = {}
         for name, case in self._cases.items():
@@ -78,7 +82,9 @@ class TorchRun(LayerRun):
                 layers["logits"] = head(layers["ln_f"], table)
             else:
                 block = self._parts(segment)
-                past = self._empty_cache(case) if case.past_of is None else presents[case.past_of]
+                shape = (len(case.input_ids), config.n_head, 0, config.d_head)
+                empty = torch.zeros(shape, dtype=cache_dtype(self.precision))
+                past = (empty, empty) if case.past_of is None else presents[case.past_of]
                 with recorded(block, segment.layers, layers, prefix=f"blocks.{segment.block}."):
                     self._stream[name], presents[name] = block(self._stream[name], past, self._allowed[name])
                 layers.update(zip(present_names(segment.block), presents[name], strict=True))
@@ -96,16 +102,11 @@ class TorchRun(LayerRun):
             "embed_residual": residual(tokens, positions),
         }
 
-    def _empty_cache(self, case: Case) -> tuple[Tensor, Tensor]:
-        config = self._model.config
-        empty = torch.zeros(len(case.input_ids), config.n_head, 0, config.d_head, dtype=cache_dtype(self.precision))
-        return empty, empty
-
     # --- local --------------------------------------------------------------------------------------------------
 
-    def _local_layers(self, segment: Segment, case: Case, given: _Given) -> dict[str, Tensor]:
+    def _local_layers(self, segment: Segment, case: Case, given: Given) -> dict[str, Tensor]:
         """Every layer whose inputs were given, computed from them."""
-        steps: dict[str, Callable[[], Tensor]]
+        steps: Steps
         if segment.name == "embed":
             layers = self._embed(segment, case)
             residual = self._parts(segment)[2]
@@ -128,7 +129,7 @@ class TorchRun(LayerRun):
                 continue
         return layers
 
-    def _block_steps(self, segment: Segment, block: Block, given: _Given) -> dict[str, Callable[[], Tensor]]:
+    def _block_steps(self, segment: Segment, block: Block, given: Given) -> Steps:
         """Layer of the block → what computes it. The order of the sublayers is that of ``Block.forward``."""
         index = segment.block
         assert index is not None
@@ -144,7 +145,7 @@ class TorchRun(LayerRun):
         def cached(part: int, name: str) -> Tensor:
             return torch.cat((given(f"past_key_values.{index}.{name}"), heads(part)), dim=2)
 
-        steps: dict[str, Callable[[], Tensor]] = {
+        steps: Steps = {
             "ln_1": lambda: block.ln_1(given(stream)),
             "attn.qkv": lambda: block.attn.qkv(own("ln_1")),
             "attn.context": lambda: block.attn.context(heads(0), given(key_name), given(value_name), given("mask")),
@@ -183,18 +184,16 @@ class TorchRun(LayerRun):
         return "embed_residual" if before == 0 else f"blocks.{before - 1}.mlp_residual"
 
 
-class _Given:
+def _given(values: Arrays, precision: str) -> Given:
     """Name → the given value as a tensor of the type this precision has for it. Raises KeyError for one not given."""
 
-    def __init__(self, values: Arrays, precision: str) -> None:
-        self._values = values
-        self._precision = precision
-
-    def __call__(self, name: str) -> Tensor:
-        value = self._values[name]
+    def given(name: str) -> Tensor:
+        value = values[name]
         if value.dtype == np.bool_:
             return torch.from_numpy(np.ascontiguousarray(value))
-        dtype = PRECISIONS[self._precision].module_dtype(name)
+        dtype = PRECISIONS[precision].module_dtype(name)
         exact = np.ascontiguousarray(value, np.float64) if value.dtype != np.float32 else np.ascontiguousarray(value)
         tensor: Tensor = torch.from_numpy(exact).to(getattr(torch, DTYPES[dtype].torch))
         return tensor
+
+    return given

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
 
 from andrea_export import __version__
 from andrea_export.compare.inputs import Arrays, Case, Inputs
@@ -78,8 +79,6 @@ class TraceFile:
     """
 
     def __init__(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
         self.path = path
         if not path.is_file():
             raise TraceError(f"trace {path}: {'is a folder' if path.is_dir() else 'no such file'}")

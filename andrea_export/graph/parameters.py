@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
+import torch
 
 from andrea_export.core.errors import ExportError, first_line
 from andrea_export.graph.canonical.metadata import load_graph
@@ -28,8 +30,6 @@ def hashes_from_onnx(model: Path) -> dict[str, str]:
 
 def model_from_onnx(model: Path, config: AndreaConfig) -> Andrea:
     """The torch model with the weights that are in a canonical ONNX file. Raises ExportError if they do not fit."""
-    import torch
-
     reference = build_model(config)
     found = dict(_initializers(model))
     for name, parameter in reference.named_parameters():
@@ -64,8 +64,6 @@ def problems_of_parameters(model: Path, expected: Mapping[str, str], config: And
 
 def _initializers(model: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """Every parameter of a canonical file. Raises ExportError for a file, or a weights file, that cannot be read."""
-    import onnx_ir as ir
-
     load_graph(model)  # says what is wrong with a file that holds no graph
     try:
         for name, value in ir.load(model).graph.initializers.items():

@@ -9,6 +9,9 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
 from andrea_export.core.errors import UsageError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.graph.canonical.metadata import canonical_info
@@ -19,9 +22,6 @@ _LARGEST_PROTOBUF = 1 << 31
 
 
 def inspect_onnx(path: Path) -> Inspection:
-    import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
     model = onnx.ModelProto()
     if path.stat().st_size < _LARGEST_PROTOBUF:
         with contextlib.suppress(DecodeError):
@@ -77,8 +77,6 @@ def inspect_onnx(path: Path) -> Inspection:
 
 
 def _tensor_fact(value: Any) -> TensorFact:
-    import onnx
-
     tensor = value.type.tensor_type
     dims = tuple(dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or "?") for dim in tensor.shape.dim)
     types = onnx.TensorProto.DataType

@@ -161,7 +161,8 @@ class LayerErrors:
             if errors is not None:
                 errors[start : start + error.size] = error
             self._ulps.append(ulp_distance(expected, obtained, dtype))
-        if self.worst is None or worst > self._worst_error():
+        before = abs(self.worst.candidate - self.worst.reference) if self.worst is not None else -1.0
+        if self.worst is None or worst > (before if math.isfinite(before) else math.inf):
             index = tuple(int(part) for part in np.unravel_index(worst_at, candidate.shape))
             self.worst = WorstElement(
                 case=case, index=index, reference=float(reference[index]), candidate=float(candidate[index])
@@ -192,11 +193,6 @@ class LayerErrors:
         counts = [here - beyond for here, beyond in itertools.pairwise(above)]
         edges = (0, *(1 << index for index in range(len(counts) - 1)))
         return UlpHistogram(edges=edges, counts=tuple(int(count) for count in counts))
-
-    def _worst_error(self) -> float:
-        assert self.worst is not None
-        error = abs(self.worst.candidate - self.worst.reference)
-        return error if math.isfinite(error) else math.inf
 
     def _all_ulps(self) -> npt.NDArray[np.unsignedinteger[Any]]:
         if len(self._ulps) > 1:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +150,7 @@ class Target(ABC):
 
 def step_key(**made_from: Any) -> str:
     """The hash of what a step is made from; dataclasses and paths' contents must be given as values or hashes."""
-    text = json.dumps(made_from, sort_keys=True, default=_plain)
+    text = json.dumps(made_from, sort_keys=True, default=asdict)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -166,9 +166,3 @@ def tool_sha256() -> str:
             digest.update(f"{root.name}/{file.relative_to(root).as_posix()}\0".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"{type(value).__name__} is not part of a step's key")

@@ -65,7 +65,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def test_the_built_in_text_fills_every_context() -> None:
-    assert len(BUILT_IN_TEXT.encode()) > max(CONTEXTS)
+    assert len(BUILT_IN_TEXT.read_bytes()) > max(CONTEXTS)
     suite = Suite(config=PRESETS["andrea-120m"], text=built_in_tokens(PRESETS["andrea-120m"]))
     assert suite.contexts == (1, 2, 128, 1023, 1024) and len(suite.text) == 1025
     assert list(suite.cases) == [

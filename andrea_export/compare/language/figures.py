@@ -139,13 +139,11 @@ def _perplexity(logits: Logits, targets: tuple[int, ...]) -> float:
 
 def _greedy_figures(reference: Predictions, candidate: Predictions) -> dict[str, Number]:
     pairs = zip(reference.greedy_tokens, candidate.greedy_tokens, strict=True)
-    prefix = next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
-    if prefix is None:
-        length = len(reference.greedy_tokens)
-        return {"greedy_prefix": length, "greedy_length": length, "greedy_flip_margin": 0.0}
-    lead = reference.logits[GREEDY][prefix]
-    margin = float(lead[reference.greedy_tokens[prefix]]) - float(lead[candidate.greedy_tokens[prefix]])
-    length = len(reference.greedy_tokens)
+    length, margin = len(reference.greedy_tokens), 0.0
+    prefix = next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), length)
+    if prefix < length:
+        lead = reference.logits[GREEDY][prefix]
+        margin = float(lead[reference.greedy_tokens[prefix]]) - float(lead[candidate.greedy_tokens[prefix]])
     return {"greedy_prefix": prefix, "greedy_length": length, "greedy_flip_margin": margin}
 
 

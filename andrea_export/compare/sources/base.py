@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from andrea_export.compare.basis import BudgetBasis, MeasuredBasis
 from andrea_export.compare.inputs import Case
 from andrea_export.compare.language.suite import Predictions, Suite, candidate_predictions, reference_predictions
 from andrea_export.compare.runs import ByCase, LayerRun, Rounding, rounding_of
@@ -18,10 +19,7 @@ from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
-
-if TYPE_CHECKING:
-    from andrea_export.compare.basis import BudgetBasis, MeasuredBasis
-    from andrea_model.model import Andrea
+from andrea_model.model import Andrea
 
 WHAT_CAN_BE_COMPARED = "give a checkpoint, an ONNX file, a bundle (DIR or DIR#tensorrt-rtx-fp16) or a recorded trace"
 """The hint to whoever gave something else."""
@@ -107,8 +105,6 @@ class Source(Protocol):
 
     def measured_basis(self, roundings: Iterable[Rounding], cases: Sequence[Case]) -> MeasuredBasis | None:
         """The same, measured with its weights; None where it has none."""
-        from andrea_export.compare.basis import MeasuredBasis
-
         model = self.weights()
         if model is None:
             return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from andrea_export.compare.inputs import Case
+from andrea_export.compare.onnx_run import OnnxRun
 from andrea_export.compare.runs import LayerRun
 from andrea_export.compare.sources.base import WHAT_CAN_BE_COMPARED, Identity, Source, origin_key
 from andrea_export.core.dtypes import dtype_from_onnx
@@ -14,13 +14,13 @@ from andrea_export.core.errors import BackendUnavailable, ExportError, MismatchE
 from andrea_export.core.hashing import sha256_of
 from andrea_export.core.names import SEQLENS
 from andrea_export.core.precision import ENGINE_PRECISIONS, PRECISIONS, Precision
+from andrea_export.graph.canonical.metadata import load_graph, read_canonical_info
+from andrea_export.graph.parameters import model_from_onnx
 from andrea_export.sessions.base import Session
 from andrea_export.sessions.onnxruntime import OnnxSession, onnxruntime_version, provider_availability
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
-
-if TYPE_CHECKING:
-    from andrea_model.model import Andrea
+from andrea_model.model import Andrea
 
 
 class OnnxSource(Source):
@@ -56,8 +56,6 @@ class OnnxSource(Source):
         )
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
-        from andrea_export.compare.onnx_run import OnnxRun
-
         self._check_available()
         return OnnxRun(
             self._file(),
@@ -74,8 +72,6 @@ class OnnxSource(Source):
 
     def weights(self) -> Andrea | None:
         """The fp32 file's own weights; None for a file whose precision has rounded them."""
-        from andrea_export.graph.parameters import model_from_onnx
-
         return model_from_onnx(self._file(), self._config) if self._precision.name == "fp32" else None
 
     def _file(self) -> Path:
@@ -97,8 +93,6 @@ def onnx_source(path: Path, *, provider: str = "cpu") -> OnnxSource:
 
     Raises: UsageError for a file that is not an ONNX file of this project, or a graph for onnxruntime's CPU kernels.
     """
-    from andrea_export.graph.canonical.metadata import load_graph, read_canonical_info
-
     try:
         graph = load_graph(path).graph
     except ExportError as error:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from andrea_export.compare.inputs import Case
 from andrea_export.compare.runs import LayerRun
 from andrea_export.compare.sources.base import Identity, Source, origin_key
+from andrea_export.compare.torch_run import TorchRun
 from andrea_export.core.errors import UsageError
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.sessions.base import Session
+from andrea_export.sessions.torch_reference import TorchSession
 from andrea_export.weights.load import load_model
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.model import Andrea
@@ -37,13 +40,9 @@ class TorchSource(Source):
         )
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
-        from andrea_export.compare.torch_run import TorchRun
-
         return TorchRun(self._model, cases, precision=self.identity.precision)
 
     def session(self) -> Session:
-        from andrea_export.sessions.torch_reference import TorchSession
-
         return TorchSession(self._model, precision=self.identity.precision)
 
     def weights(self) -> Andrea:
@@ -52,8 +51,6 @@ class TorchSource(Source):
 
 def torch_source(path: Path, precision: str) -> TorchSource:
     """A checkpoint as a source. Raises: UsageError for a precision torch does not run it in, CheckpointError."""
-    import importlib.metadata
-
     if precision not in TORCH_PRECISIONS:
         raise UsageError(
             f"{path}: unknown precision '{precision}'", hint=f"torch runs it in {', '.join(TORCH_PRECISIONS)}"

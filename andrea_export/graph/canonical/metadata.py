@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from andrea_export.core.errors import ExportError, first_line
 from andrea_export.core.metadata import CONFIG_KEY, ORIGIN_KEY, WEIGHTS_KEY
@@ -50,8 +51,6 @@ def canonical_info(model: onnx.ModelProto) -> CanonicalInfo | None:
 
 def load_graph(path: Path) -> onnx.ModelProto:
     """The graph of an ONNX file, its weights left where they are. Raises ExportError for a file that holds none."""
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)  # whatever the file is called
     except (DecodeError, OSError, ValueError) as error:

@@ -16,7 +16,6 @@ from typing import Any
 from andrea_export import __version__
 from andrea_export.core.numbers import json_values
 from andrea_export.report.render.wording import (
-    Finding,
     counts,
     errors_of,
     figure,
@@ -56,8 +55,8 @@ def report_as_html(report: Report) -> str:
             for candidate in report.candidates
             for num_layers, num_failed in [counts(report, candidate)]
         ],
-        findings=[_finding_view(finding) for finding in found if not finding.inherited],
-        inherited=[_finding_view(finding) for finding in found if finding.inherited],
+        findings=[finding for finding in found if not finding.inherited],
+        inherited=[finding for finding in found if finding.inherited],
         max_findings=MAX_FINDINGS,
         worst=_worst_elements(report),
         version=__version__,
@@ -147,18 +146,6 @@ def _element_view(element: WorstElement) -> list[Any]:
     return [element.case, list(element.index), json_values(element.reference), json_values(element.candidate)]
 
 
-def _finding_view(finding: Finding) -> dict[str, str]:
-    return {
-        "where": finding.where,
-        "candidate": finding.candidate,
-        "error": finding.error,
-        "metric": finding.failure.metric if finding.failure else "",
-        "expected": finding.expected,
-        "obtained": finding.obtained,
-        "is_layer": "yes" if finding.error in ("local", "accumulated") else "",
-    }
-
-
 def _worst_elements(report: Report) -> list[dict[str, Any]]:
     """The layers' worst elements, those of the largest share of their budget first."""
     found: list[tuple[float, dict[str, Any]]] = []
@@ -166,17 +153,7 @@ def _worst_elements(report: Report) -> list[dict[str, Any]]:
         for kind, error in errors_of(row):
             if (worst := error.worst) is not None:
                 share, _ = worst_share(error.metrics, error.budget, report.metrics)
-                view = {
-                    "name": row.name,
-                    "candidate": row.candidate,
-                    "error": kind,
-                    "case": worst.case,
-                    "index": ", ".join(map(str, worst.index)),
-                    "reference": worst.reference,
-                    "obtained": worst.candidate,
-                    "difference": worst.candidate - worst.reference,
-                }
-                found.append((share, view))
+                found.append((share, {"row": row, "error": kind, "worst": worst}))
     found.sort(key=lambda entry: -entry[0])
     return [view for _, view in found[:MAX_WORST]]
 

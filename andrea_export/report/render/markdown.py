@@ -50,7 +50,7 @@ def _lines(report: Report, found: Sequence[Finding], num_findings: int) -> Itera
                     _code(finding.where),
                     _escaped(finding.candidate),
                     finding.error,
-                    _escaped(finding.failure.metric) if finding.failure else "",
+                    _escaped(finding.metric),
                     finding.expected,
                     _escaped(finding.obtained),
                 )

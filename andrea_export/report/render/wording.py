@@ -30,6 +30,16 @@ class Finding:
     """Whether an earlier layer is at fault and this one may merely suffer from it."""
 
     @property
+    def is_layer(self) -> bool:
+        """Whether it is a layer's error."""
+        return self.error in ("local", "accumulated")
+
+    @property
+    def metric(self) -> str:
+        """The figure's, or nothing."""
+        return self.failure.metric if self.failure else ""
+
+    @property
     def expected(self) -> str:
         """The limit with its sign, or nothing."""
         return limit_as_text(self.failure) if self.failure else ""

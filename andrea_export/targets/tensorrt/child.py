@@ -58,12 +58,8 @@ class Child:
         self._doing = "starting"
         self._errors: list[str] = []
         self._buffer = b""
-        variables = dict(os.environ)  # inherited as it is: the cli has read what it wanted from it
-        for name, value in environment.items():
-            if value is None:
-                variables.pop(name, None)
-            else:
-                variables[name] = value
+        # Inherited as it is: the cli has read what it wanted from it.
+        variables = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
         self._replies, write_end = os.pipe()
         try:
             with self._log.open("wb") as log:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from andrea_export.compare.inputs import Case
-from andrea_export.compare.runs import LayerRun, outputs_alone
+from andrea_export.compare.runs import LayerRun, SessionRun, outputs_alone
 from andrea_export.compare.sources.base import Identity, Source, origin_key
 from andrea_export.compare.sources.onnx_source import OnnxSource
 from andrea_export.core.dtypes import DTYPES
@@ -52,8 +52,6 @@ class EngineSource(Source):
         }
 
     def layers(self, cases: Sequence[Case]) -> LayerRun:
-        from andrea_export.compare.runs import SessionRun
-
         cache_dtype = DTYPES[PRECISIONS[self._entry.facts.precision].cache_dtype].numpy
         with self.session() as session:
             visible = outputs_alone(self._config)
