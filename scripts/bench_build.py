@@ -16,12 +16,10 @@ import tempfile
 from typing import Any
 
 import checkout  # noqa: F401
-from measure.commands import CommandRun, run_andrea_export, summary
-from measure.results import conditions
+from measure.results import CommandRun, conditions, run_andrea_export, summary
 
 
 def main() -> None:
-    """Measures and prints one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="andrea-120m")
     parser.add_argument("--precision", default="fp32")

@@ -17,15 +17,13 @@ import tempfile
 from pathlib import Path
 
 import checkout  # noqa: F401
-from measure.commands import CommandRun, run_andrea_export, summary
-from measure.results import conditions
+from measure.results import CommandRun, conditions, run_andrea_export, summary
 
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.weights.load import load_model, save_checkpoint
 
 
 def main() -> None:
-    """Measures and prints one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="andrea-120m")
     parser.add_argument("--tokens", type=int, default=128)

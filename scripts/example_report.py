@@ -30,7 +30,6 @@ CHECKPOINT, TEXT = FIXTURES / "austen.safetensors", FIXTURES / "austen_held_out.
 
 
 def main() -> None:
-    """Exports, plants, compares, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "build" / "example")
     folder = parser.parse_args().folder

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reference_pages.pages import PAGES
+import checkout  # noqa: F401
+
+from support.reference_pages import PAGES
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 
 
 def main() -> None:
-    """Writes every page."""
     for name, page in PAGES.items():
         (FOLDER / name).write_text(page(), encoding="utf-8")
 

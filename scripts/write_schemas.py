@@ -19,7 +19,6 @@ FOLDER = Path(__file__).parents[1] / "andrea_export" / "schemas"
 
 
 def main() -> None:
-    """Writes both files."""
     for name, schema in (("report-2.json", report_json_schema()), ("policy-1.json", policy_json_schema())):
         (FOLDER / name).write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

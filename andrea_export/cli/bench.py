@@ -17,7 +17,7 @@ from andrea_export.cli.options import (
     ThreadsOption,
     option,
 )
-from andrea_export.cli.output import emit_json, emit_lines, note, size
+from andrea_export.cli.output import emit_result, note, size
 from andrea_export.core.errors import UsageError
 from andrea_export.core.lines import table
 
@@ -66,10 +66,8 @@ def bench(
     ]
     figures = measure(subjects, rounds=rounds, on_round=lambda number: note(f"round {number + 1} of {rounds} …"))
     limits = measure_limits(figures[0].num_threads)
-    if as_json:
-        emit_json(_document(figures, limits, rounds))
-    else:
-        emit_lines(_lines(figures, limits, rounds))
+    shown = (figures, limits, rounds)
+    emit_result(lambda: _document(*shown), _lines(*shown), as_json=as_json)
 
 
 def _subjects(

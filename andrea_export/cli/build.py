@@ -23,7 +23,7 @@ from andrea_export.cli.options import (
     option,
     toolchain_from_environment,
 )
-from andrea_export.cli.output import emit_json, emit_lines, note, size, wrapped
+from andrea_export.cli.output import emit_result, note, size, wrapped
 from andrea_export.cli.progress import progress_on_stderr
 from andrea_export.core.lines import table
 from andrea_export.core.precision import ENGINE_PRECISIONS, ORT_PRECISIONS
@@ -130,10 +130,7 @@ def _show(result: BuildResult, asked: Sequence[str], *, as_json: bool) -> None:
     built = result.manifest.recipe.precisions
     if missing := [name for name in ENGINE_PRECISIONS if name in asked and name not in ("fp32", *built)]:
         note(f"note: {', '.join(missing)} was not built: precisions are of engines, and no engine target was built")
-    if as_json:
-        emit_json(_as_json(result))
-    else:
-        emit_lines(with_verdict_again(_lines(result)))
+    emit_result(lambda: _as_json(result), with_verdict_again(_lines(result)), as_json=as_json)
 
 
 def _as_json(result: BuildResult) -> dict[str, Any]:

@@ -49,9 +49,8 @@ def diff(
     from andrea_export.compare.sources.base import same_model
     from andrea_export.core.names import layer_names
     from andrea_export.report.render.terminal import report_lines
+    from andrea_export.validation.comparison import Sources, inputs_for
     from andrea_export.validation.comparison import diff as compared
-    from andrea_export.validation.comparison import inputs_for
-    from andrea_export.validation.specification import Sources
 
     terms = terms_from(policy, baseline)
     if output is not None and output.exists() and not output.is_dir():

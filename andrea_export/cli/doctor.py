@@ -10,7 +10,7 @@ import typer
 
 from andrea_export import __version__
 from andrea_export.cli.options import JsonOption, option
-from andrea_export.cli.output import coloured, emit_json, emit_lines, note_error, wrapped
+from andrea_export.cli.output import coloured, emit_result, note_error, wrapped
 from andrea_export.core.errors import BackendUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -35,10 +35,8 @@ def doctor(
         raise UsageError(f"--require: unknown step {', '.join(unknown)}", hint=f"steps: {', '.join(STEP_NAMES)}")
     examination = examine()
     missing = [step for step in examination.steps if step.name in (require or ()) and not step.available]
-    if as_json:
-        emit_json({"andrea_export": __version__, **asdict(examination)})
-    else:
-        emit_lines(_lines(examination))
+    document = {"andrea_export": __version__, **asdict(examination)}
+    emit_result(lambda: document, _lines(examination), as_json=as_json)
     if missing:
         note_error(
             "; ".join(f"{step.name}: {step.detail}" for step in missing),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea_export.cli.options import JsonOption
-from andrea_export.cli.output import emit_json, emit_lines, size
+from andrea_export.cli.output import emit_result, size
 from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ def inspect(
     from andrea_export.inspection.files import inspect_path, inspection_as_json
 
     inspection = inspect_path(path)
-    if as_json:
-        emit_json(inspection_as_json(inspection))
-    else:
-        emit_lines(_lines(inspection))
+    emit_result(lambda: inspection_as_json(inspection), _lines(inspection), as_json=as_json)
 
 
 def _lines(inspection: Inspection) -> Iterator[str]:

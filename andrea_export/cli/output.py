@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from andrea_export.core.errors import AndreaError, UsageError
@@ -97,6 +97,14 @@ def emit_lines(lines: Iterable[str]) -> None:
     """Writes result lines to stdout."""
     for line in lines:
         emit(line)
+
+
+def emit_result(document: Callable[[], Any], lines: Iterable[str], *, as_json: bool) -> None:
+    """Writes a result as one JSON document or, for people, as these lines."""
+    if as_json:
+        emit_json(document())
+    else:
+        emit_lines(lines)
 
 
 def note(text: str) -> None:

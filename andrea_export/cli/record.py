@@ -28,8 +28,7 @@ def record(
     from andrea_export.compare.recording import record as recording_of
     from andrea_export.compare.recording import write_trace
     from andrea_export.core.hashing import sha256_of
-    from andrea_export.validation.comparison import inputs_for
-    from andrea_export.validation.specification import Sources
+    from andrea_export.validation.comparison import Sources, inputs_for
 
     if output.is_dir() or not output.absolute().parent.is_dir():
         what = "is a folder" if output.is_dir() else "is in a folder that does not exist"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea_export.cli.options import CheckpointOption, JsonOption, PresetOption, SeedOption, option, tokens_from_ids
-from andrea_export.cli.output import emit_json, emit_lines, note, wrapped
+from andrea_export.cli.output import emit_result, note, wrapped
 from andrea_export.core.errors import UsageError
 from andrea_export.core.lines import table
 
@@ -80,10 +80,7 @@ def trace(
         lesson = lesson_from_layers(
             runs, model.loaded.config, weights=str(model.loaded.origin), tokens=ids, position=at, block=block
         )
-    if as_json:
-        emit_json(asdict(lesson))
-    else:
-        emit_lines(_lines(lesson, model.weights_from))
+    emit_result(lambda: asdict(lesson), _lines(lesson, model.weights_from), as_json=as_json)
 
 
 def _default_backends() -> tuple[str, ...]:

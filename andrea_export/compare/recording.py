@@ -18,8 +18,7 @@ from andrea_export.compare.sources.base import Identity, Source
 from andrea_export.compare.trace_file import Header, PrecisionBasis, first_nan, tensor_sha256
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, ValidationError
-from andrea_export.core.metadata import TRACE_KEY
-from andrea_export.core.names import segments
+from andrea_export.core.names import TRACE_KEY, segments
 from andrea_export.core.precision import JUDGED_PRECISIONS
 from andrea_export.core.progress import Progress
 

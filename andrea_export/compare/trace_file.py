@@ -24,7 +24,7 @@ from andrea_export.compare.inputs import Arrays, Case, Inputs
 from andrea_export.compare.language.suite import Predictions
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import TraceError, first_line
-from andrea_export.core.metadata import TRACE_KEY
+from andrea_export.core.names import TRACE_KEY
 from andrea_export.core.strict import Strict
 from andrea_model.config import AndreaConfig
 

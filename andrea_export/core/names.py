@@ -1,4 +1,5 @@
-"""The names and shapes of everything that crosses a boundary: graph inputs, graph outputs and layers, in model order.
+"""The names and shapes of everything that crosses a boundary: graph inputs, graph outputs and layers, in model order;
+and the keys under which this project's files say what they hold.
 
 One list of names serves the torch hooks, the ONNX values, the engines' tensors and every report.
 """
@@ -10,9 +11,8 @@ from dataclasses import dataclass
 
 from andrea_model.config import AndreaConfig
 
-Dim = (
-    int | str
-)  # a str is a dynamic dimension: batch, sequence (tokens now), past (tokens cached), total = past + sequence
+# A str is a dynamic dimension: batch, sequence (tokens now), past (tokens cached), total = past + sequence.
+Dim = int | str
 
 BLOCK_LAYERS = (
     "ln_1",
@@ -119,3 +119,15 @@ def segments(config: AndreaConfig) -> tuple[Segment, ...]:
 def gelu_layers(config: AndreaConfig) -> tuple[str, ...]:
     """The module paths of the GELUs, in model order."""
     return tuple(f"blocks.{index}.mlp.gelu" for index in range(config.n_layer))
+
+
+CONFIG_KEY = "andrea.config"
+"""In a checkpoint and in a graph: the model's shape, as JSON."""
+WEIGHTS_KEY = "andrea.weights"
+"""In both: where the weights came from, in words."""
+ORIGIN_KEY = "andrea.origin"
+"""In a graph: the same as JSON (``WeightsOrigin``)."""
+TRACE_KEY = "andrea.trace"
+"""In a recorded trace: its header, as JSON."""
+MODULE_KEY = "andrea.module"
+"""On a node: the path of the torch module it belongs to."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from andrea_export.core.errors import CheckpointError
 from andrea_export.core.hashing import sha256_of
-from andrea_export.core.metadata import CONFIG_KEY
+from andrea_export.core.names import CONFIG_KEY
 from andrea_export.inspection.facts import Inspection, TensorFact, parameter_counts
 from andrea_export.weights.origin import preset_of
 from andrea_export.weights.readers.andrea import AndreaReader

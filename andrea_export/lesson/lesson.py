@@ -15,7 +15,7 @@ from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import RunError, UsageError
 from andrea_export.lesson.formulas import Array, Formula, Layers, attention_weights_name, formulas
 from andrea_export.sessions.base import Session, step_feeds, zero_cache
-from andrea_export.tokens.prompt import outside_vocabulary
+from andrea_export.tokens.tokenizer import outside_vocabulary
 from andrea_model.config import AndreaConfig
 
 AttentionWeightsFrom = Literal["node output", "computed from q and k"]

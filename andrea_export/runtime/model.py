@@ -12,7 +12,7 @@ from andrea_export.core.numbers import whole_number
 from andrea_export.runtime.decoder import Decoder, Generation, LogitsBV
 from andrea_export.runtime.draft import Draft
 from andrea_export.runtime.sampling import Sampler, Sampling, checked_sampling
-from andrea_export.tokens.prompt import check_generation, check_prompt, token_ids
+from andrea_export.tokens.tokenizer import check_generation, check_prompt, token_ids
 from andrea_model.config import AndreaConfig
 
 

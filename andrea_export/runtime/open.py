@@ -13,7 +13,7 @@ from typing import Any
 from andrea_export.bundle.layout import MANIFEST, MODEL, PLUGIN, WEIGHTS
 from andrea_export.core.errors import BundleError
 from andrea_export.core.hashing import file_identity
-from andrea_export.core.metadata import CONFIG_KEY
+from andrea_export.core.names import CONFIG_KEY
 from andrea_export.runtime.growing_cache import GrowingCacheDecoder
 from andrea_export.runtime.shared_cache import SharedCacheDecoder
 from andrea_export.sessions.onnxruntime import CPU_TUNING, SessionTuning, open_raw

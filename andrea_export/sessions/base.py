@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea_export.core.errors import RunError
-from andrea_export.tokens.prompt import check_generation
+from andrea_export.tokens.tokenizer import check_generation
 from andrea_model.config import AndreaConfig
 
 Feeds = Mapping[str, npt.NDArray[Any]]

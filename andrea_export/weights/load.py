@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from andrea_export.core.errors import CheckpointError
 from andrea_export.core.hashing import sha256_of
-from andrea_export.core.metadata import CONFIG_KEY, WEIGHTS_KEY
+from andrea_export.core.names import CONFIG_KEY, WEIGHTS_KEY
 from andrea_export.weights.origin import DEFAULT_PRESET, WeightsOrigin, config_from_preset, preset_of
 from andrea_export.weights.readers import reader_of
 from andrea_export.weights.readers.base import CheckpointHeader, listed

@@ -39,20 +39,25 @@ def goals_of(document: dict[str, Any]) -> list[dict[str, Any]]:
         if ours is None or not values:
             continue
         best = (max if more else min)(values, key=lambda name: values[name])
-        ratio = ours / values[best]
-        found.append(
-            {
-                "figure": figure,
-                "precision": precision,
-                "ours": ours,
-                "best_peer": best,
-                "best": values[best],
-                "ratio": ratio,
-                "goal": factor,
-                "met": ratio >= factor if more else ratio <= factor,
-            }
-        )
+        found.append(_goal(figure, precision, ours, (best, values[best]), factor, more=more))
     return [*found, *_bandwidth_goal(document)]
+
+
+def _goal(
+    figure: str, precision: str, ours: float, best: tuple[str, float], factor: float, *, more: bool
+) -> dict[str, Any]:
+    """``best``: whose figure it is held against, and that figure; ``more``: whether more is better."""
+    ratio = ours / best[1]
+    return {
+        "figure": figure,
+        "precision": precision,
+        "ours": ours,
+        "best_peer": best[0],
+        "best": best[1],
+        "ratio": ratio,
+        "goal": factor,
+        "met": ratio >= factor if more else ratio <= factor,
+    }
 
 
 def _bandwidth_goal(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,18 +70,7 @@ def _bandwidth_goal(document: dict[str, Any]) -> list[dict[str, Any]]:
     if "fp32" not in rate:
         return []
     limit = document["limits"]["read_bytes_s"] / document["decoded_bytes"]["fp32"]
-    return [
-        {
-            "figure": "decode",
-            "precision": "fp32",
-            "ours": rate["fp32"],
-            "best_peer": "read bandwidth / weight bytes",
-            "best": limit,
-            "ratio": rate["fp32"] / limit,
-            "goal": 0.88,
-            "met": rate["fp32"] >= 0.88 * limit,
-        }
-    ]
+    return [_goal("decode", "fp32", rate["fp32"], ("read bandwidth / weight bytes", limit), 0.88, more=True)]
 
 
 def markdown(document: dict[str, Any]) -> str:

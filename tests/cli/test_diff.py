@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from andrea_export.core.metadata import CONFIG_KEY, TRACE_KEY
+from andrea_export.core.names import CONFIG_KEY, TRACE_KEY
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.weights.load import load_model, save_checkpoint
 from andrea_model.config import AndreaConfig

@@ -20,12 +20,11 @@ from andrea_export.compare.sources.torch_source import TorchSource
 from andrea_export.compare.sources.trace_source import TraceSource
 from andrea_export.compare.trace_file import TraceFile, tensor_sha256
 from andrea_export.core.errors import MismatchError, RunError, TraceError, UsageError, ValidationError
-from andrea_export.core.metadata import TRACE_KEY
+from andrea_export.core.names import TRACE_KEY
 from andrea_export.core.progress import Silent
 from andrea_export.judge.verdicts import Terms
 from andrea_export.report.schema import Report
-from andrea_export.validation.comparison import diff, inputs_for
-from andrea_export.validation.specification import Sources
+from andrea_export.validation.comparison import Sources, diff, inputs_for
 from andrea_export.weights.load import LoadedModel
 
 

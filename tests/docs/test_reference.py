@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from reference_pages.pages import PAGES
 
 from support.paths import ROOT
+from support.reference_pages import PAGES
 
 REFERENCE = ROOT / "docs" / "reference"
 

@@ -19,8 +19,7 @@ import pytest
 import torch
 
 from andrea_export.core.errors import ExportError
-from andrea_export.core.metadata import MODULE_KEY
-from andrea_export.core.names import BLOCK_LAYERS, gelu_layers, graph_inputs, graph_outputs
+from andrea_export.core.names import BLOCK_LAYERS, MODULE_KEY, gelu_layers, graph_inputs, graph_outputs
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.graph.canonical.metadata import read_canonical_info
 from andrea_export.operators.sources import andrea_gelu

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
+from andrea_export.core.names import MODULE_KEY
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.graph.passes.gelu_nodes import NativeGelu, PluginGelu, gelu_nodes
 from andrea_export.graph.passes.graph_edits import run_passes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from andrea_export.core.metadata import MODULE_KEY
+from andrea_export.core.names import MODULE_KEY
 
 GELU = 'com.andrea.AndreaGelu <plugin_namespace = "com.andrea", plugin_version = "1">'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from andrea_export.core.errors import UsageError
-from andrea_export.tokens.prompt import check_generation, check_prompt, token_ids
+from andrea_export.tokens.tokenizer import check_generation, check_prompt, token_ids
 from andrea_model import PRESETS
 
 TINY = PRESETS["andrea-tiny"]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from andrea_export.core.errors import CheckpointError, UsageError
-from andrea_export.core.metadata import CONFIG_KEY
+from andrea_export.core.names import CONFIG_KEY
 from andrea_export.weights.load import LoadedModel, load_model, resolve_origin, save_checkpoint
 from andrea_export.weights.origin import DEFAULT_PRESET, config_from_preset
 from andrea_export.weights.readers.andrea import AndreaReader

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from andrea_export.core.metadata import TRACE_KEY
+from andrea_export.core.names import TRACE_KEY
 from andrea_export.weights.readers.recognise import FileKind, published_header, recognise
 
 

@@ -12,8 +12,7 @@ import json
 import onnx_ir as ir
 
 from andrea_export.core.errors import ExportError
-from andrea_export.core.metadata import MODULE_KEY
-from andrea_export.core.names import graph_outputs
+from andrea_export.core.names import MODULE_KEY, graph_outputs
 from andrea_model.config import AndreaConfig
 
 _TEMPLATE = "blocks.0."

@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from andrea_export.core.errors import ExportError, first_line
-from andrea_export.core.metadata import CONFIG_KEY, ORIGIN_KEY, WEIGHTS_KEY
+from andrea_export.core.names import CONFIG_KEY, ORIGIN_KEY, WEIGHTS_KEY
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
+from andrea_export.core.names import MODULE_KEY
 
 MS_DOMAIN = "com.microsoft"
 HINT = "start from the model.onnx that andrea-export wrote"

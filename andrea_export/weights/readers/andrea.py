@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from andrea_export.core.errors import CheckpointError
-from andrea_export.core.metadata import CONFIG_KEY, WEIGHTS_KEY
+from andrea_export.core.names import CONFIG_KEY, WEIGHTS_KEY
 from andrea_export.weights.origin import UNTRAINED
 from andrea_export.weights.readers.base import CheckpointHeader, listed
 from andrea_model.config import PRESETS, AndreaConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from andrea_export.core.errors import CheckpointError
-from andrea_export.core.metadata import TRACE_KEY
+from andrea_export.core.names import TRACE_KEY
 
 FileKind = Literal[
     "folder", "special", "empty", "engine", "plugin", "json", "trace", "checkpoint", "published-checkpoint", "onnx"

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
+from andrea_export.core.names import MODULE_KEY
 from andrea_export.graph.passes.gelu_nodes import TrtPluginsDomain
 from andrea_export.graph.passes.graph_edits import constant, run_passes
 from andrea_export.operators.sources import andrea_gelu

@@ -12,7 +12,7 @@ import pytest
 
 from andrea_export.core.dtypes import DTYPES
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
+from andrea_export.core.names import MODULE_KEY
 from andrea_export.core.precision import PRECISIONS
 from andrea_export.graph.passes.extract_layers import AddTaps
 from andrea_export.graph.passes.graph_edits import run_passes

@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
-from andrea_export.core.metadata import MODULE_KEY
-from andrea_export.core.names import KEEP
+from andrea_export.core.names import KEEP, MODULE_KEY
 from andrea_export.graph.passes.graph_edits import HINT, constant, graph_output, node_beside
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")

@@ -1,1 +1,0 @@
-"""What write_reference.py is made of."""
