@@ -3,8 +3,6 @@
 Importing this package imports no backend; each is imported where it is used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

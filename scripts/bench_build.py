@@ -6,8 +6,6 @@
 ANDREA-120M, fp32: cold 60 s and 3 GB, its onnx step 10 s, unchanged 5 s.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -13,8 +13,6 @@ untrained andrea-tiny (a quarter of the faults of one block), andrea-120m with o
 and the trained one again with faults near what rounding does (``subtle``). ``--quick`` takes a few faults and runs.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

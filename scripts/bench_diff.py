@@ -7,8 +7,6 @@ in both errors, and as shipped) over one row of that many tokens; ``with_languag
 the padded batch, decode and greedy. Goal on two cores, ANDREA-120M, 128 tokens, tensors: 30 s and 4 GB.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

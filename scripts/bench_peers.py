@@ -8,8 +8,6 @@ every contender of one precision is started, warmed, and measured in alternating
 and afterwards asked for its logits after held-out text. The goals are factors of the best peer in the same run.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

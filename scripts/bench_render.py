@@ -7,8 +7,6 @@ beside it. Goal: a report of at least 1,000 rows in under 2 s of wall time in ev
 time counts what else the machine does: the load average is in the result, and above 1 a missed goal says little.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

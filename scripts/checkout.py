@@ -3,8 +3,6 @@
 What a script starts finds the same, by ``PYTHONPATH``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ The fault is the classic one of this model: the erf form of GELU in one block, w
 `andrea-export diff` says of both, under the default policy, is written in every format, by default to build/example.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

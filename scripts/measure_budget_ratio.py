@@ -7,8 +7,6 @@ max(torch's error, one rounding), accumulated and local, in max abs and in relat
 prints the smallest and largest over all layers. Exact layers are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import defaultdict
 

@@ -9,8 +9,6 @@ for each linear layer of every block by name, is the one where it alone is kept 
 sensitive if that takes away more of the KL than its share of the weights.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

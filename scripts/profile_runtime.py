@@ -7,8 +7,6 @@ runs, added up by operator and layer. Profiling costs a few microseconds a node,
 the shares are what to look at. The weights' bytes and the machine's limits say how far an operator could go.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ give the same bytes, another processor may round otherwise. Matrices are stored 
 the log is that of the stored file.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 Run it after a change to any of these; a test fails while a page is not what this writes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import checkout  # noqa: F401

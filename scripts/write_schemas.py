@@ -5,8 +5,6 @@
 Run it after a change to the report or the policy; a test fails while the files are not what this writes.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

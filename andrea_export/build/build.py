@@ -4,8 +4,6 @@ Owns what is built (targets that this machine can, or an error) and where; the s
 ``pipeline`` runs or reuses them.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs or reuses the steps that targets give, validates what they made, and seals the folder. Knows no target."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from dataclasses import dataclass, field, fields

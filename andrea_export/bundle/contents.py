@@ -4,8 +4,6 @@ Reads the part that running needs, and no more, so
 that a program which loads a bundle does without pydantic, with which ``manifest`` reads the whole (ARCHITECTURE.md).
 """
 
-from __future__ import annotations
-
 import json
 import reprlib
 import stat

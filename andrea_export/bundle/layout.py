@@ -3,8 +3,6 @@
 A target's files are named in its own folder; what every bundle has beside them is named here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 from andrea_export.targets.onnx.files import MODEL, WEIGHTS

@@ -3,8 +3,6 @@
 Owns the manifest's fields and sealing; makes none of the files. What running it needs of it is ``contents``.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A process killed at any moment leaves the old output or the new one, and perhaps
 removes. Owns what may be replaced: nothing that a build did not make.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -4,8 +4,6 @@ Exit codes: 0 good · 1 a check failed · 2 usage or bad input · 3 backend, har
 70 a bug in this program (sysexits' EX_SOFTWARE) · 130 interrupted · 141 stdout closed by its reader · 143 terminated.
 """
 
-from __future__ import annotations
-
 import errno
 import signal
 import sys

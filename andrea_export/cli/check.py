@@ -1,7 +1,5 @@
 """``andrea-export check``: a report judged again, under another policy or beside a baseline; nothing is run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -4,8 +4,6 @@ Nothing here needs colour to be read; a verdict is coloured only on a terminal, 
 from a file (a tensor's name, a manifest's string) reaches a terminal with its control characters as escapes.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

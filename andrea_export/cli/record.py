@@ -1,7 +1,5 @@
 """``andrea-export record``: one run of one model as a file, to be compared anywhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

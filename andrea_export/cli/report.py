@@ -1,7 +1,5 @@
 """``andrea-export report``: a report that was made earlier, as HTML, JUnit XML, Markdown or JSON."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from enum import Enum

@@ -3,8 +3,6 @@
 With weights at hand it is measured as the comparison goes; a trace carries what was measured when it was recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from andrea_export.compare.inputs import Arrays, Case

@@ -4,8 +4,6 @@ then as language models, on one suite of cases.
 Owns the order of things; every row leaves here unjudged (``judge.verdicts`` applies a policy).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One candidate through a comparison: its run, its rows, and what it refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Two cases cover the graph's two uses: a prefill of rows of unequal length (left-
 steps that follow it (full rows of cache, each run's own). The error of a layer is taken over both.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 The segments are parts of the file's own graph, cut at its named layers, over the file's own weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

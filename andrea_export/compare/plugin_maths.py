@@ -4,8 +4,6 @@ It is the same header the CUDA kernel is compiled from, so this is as much of th
 without a GPU: storage type in, fp32 arithmetic, storage type out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path

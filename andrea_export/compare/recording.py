@@ -1,7 +1,5 @@
 """Recording: one source run on all cases and on the text, kept and written; with weights, the basis of budgets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field

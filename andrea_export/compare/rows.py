@@ -1,7 +1,5 @@
 """A layer's values beside the reference's as a row of the report, not judged yet."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ what one segment leaves to the next.
 A segment's layers are computed, compared and forgotten before the next: no run ever holds all its activations.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

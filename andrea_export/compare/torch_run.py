@@ -1,7 +1,5 @@
 """The torch model behind ``LayerRun``: its own modules, converted to a precision one segment at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

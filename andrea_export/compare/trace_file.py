@@ -5,8 +5,6 @@ header with a magic, a version, the model's shape and origin, a sha256 of every 
 hand, the error torch itself makes in each precision, so that budgets can be derived where they are not.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

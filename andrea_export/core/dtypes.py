@@ -1,7 +1,5 @@
 """THE dtype table: one row a type, one column a library. Every conversion between libraries looks here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -20,8 +20,6 @@ An error says what is wrong, where, and what was expected against what was found
 Several problems of one kind are collected and raised once.
 """
 
-from __future__ import annotations
-
 import re
 from typing import ClassVar
 

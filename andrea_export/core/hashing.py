@@ -1,7 +1,5 @@
 """What tells files apart: the sha256 of their bytes, and the cheap identity of a file that has not been touched."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What is installed on this machine: the version of each package, by its metadata, and whether CUDA can use an NVIDIA
 GPU, by the driver's own answer. Imports no package."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

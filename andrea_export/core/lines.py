@@ -1,8 +1,6 @@
 """Text as lines that a terminal shows and does not obey: control characters visible, long words shortened, columns
 aligned."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,6 @@ and the keys under which this project's files say what they hold.
 One list of names serves the torch hooks, the ONNX values, the engines' tensors and every report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """Numbers as callers give them (Python's own, numpy's or a fraction; neither truth values nor text) and as JSON has
 them."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Mapping

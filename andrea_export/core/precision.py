@@ -25,8 +25,6 @@ Two steps inside the sublayers would still overflow fp16, and are fp32 within:
 Source for the fused fp16 kernel: https://github.com/tier4/autoware-ml/pull/95 (its running sum passed 65 504).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

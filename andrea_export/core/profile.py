@@ -1,7 +1,5 @@
 """The shapes that an engine is built for: what each dynamic dimension may be, and what it is tuned for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated
 

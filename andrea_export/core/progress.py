@@ -1,7 +1,5 @@
 """How long work says where it is. The library calls it; the cli draws it; nothing here prints."""
 
-from __future__ import annotations
-
 
 class Progress:
     """Told of every step of a build or a validation as it happens. A subclass shows what it is told."""

@@ -1,7 +1,5 @@
 """What is read from files as strictly as it is written: a key that is not a dataclass's own is an error."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import ConfigDict

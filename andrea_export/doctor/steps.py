@@ -1,7 +1,5 @@
 """The steps of a build and a run, each with what is looked at: a row a step, in the order of a build."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

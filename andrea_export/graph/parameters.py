@@ -1,7 +1,5 @@
 """Weights as bytes: one hash a parameter, so that an ONNX file's weights can be held against the checkpoint's."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inspection of a checkpoint: a safetensors file, or the published one of the training engine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inspection of an engine, without running it, and of a plugin library."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 from pathlib import Path

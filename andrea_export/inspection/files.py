@@ -1,8 +1,6 @@
 """Asks the file of each kind what is in it; of a bundle, its manifest and each of its parts. A JSON file of this
 project is not inspected by itself: it says what to inspect instead."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Inspection of an ONNX file, ours or another's."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import stat

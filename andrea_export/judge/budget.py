@@ -6,8 +6,6 @@ Both errors are measured against the same fp64 run on the same inputs, so the bu
 activation size as the arithmetic's own error does, and no figure is tuned.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 Owns the keys, their defaults and reasons, and which rule applies where; judges nothing itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterable, Mapping

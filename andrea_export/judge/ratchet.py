@@ -1,7 +1,5 @@
 """The ratchet: figures beside those of an earlier report, and whether one worsened by more than is allowed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from andrea_export.core.errors import MismatchError

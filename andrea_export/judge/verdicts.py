@@ -3,8 +3,6 @@
 A judged report has one outcome, its exit code, which is the same in every command. Measures nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Where a lesson gets its runs: the reference model, its canonical file, and every backend by its name."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What one block computes, formula by formula in the lesson's order, and where a backend's run shows each result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

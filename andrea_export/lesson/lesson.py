@@ -3,8 +3,6 @@
 Owns the lesson as data and the comparison in it; runs any Session that has layers, renders nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

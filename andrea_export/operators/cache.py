@@ -5,8 +5,6 @@ It is built beside and renamed into place under a file lock, which the system dr
 that is killed leaves a folder that the next one removes, and two builds of one key make one.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Preflight of a plugin library: which operators it offers, and whether it has the one a graph asks for."""
 
-from __future__ import annotations
-
 import json
 import platform
 import signal

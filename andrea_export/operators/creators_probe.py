@@ -4,8 +4,6 @@ A process of its own, because loading a foreign library runs its code. Imports n
 library, and walks the creators' vtables, so that it needs no TensorRT.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

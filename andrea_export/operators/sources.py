@@ -5,8 +5,6 @@ CMake turns the same files into the C++ rows that the plugin is compiled with, s
 function raises PluginError where this installation carries no plugin sources.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

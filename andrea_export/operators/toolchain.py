@@ -4,8 +4,6 @@ process's environment they are started with.
 A cached library is found by what was asked for, so a shell's flags must not be in it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import re

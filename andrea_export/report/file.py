@@ -1,7 +1,5 @@
 """A report's file: JSON out, JSON in, and the JSON Schema that says what is in it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace

@@ -3,8 +3,6 @@
 Everything is computed in float64. Nothing is judged here; ``andrea_export.judge`` holds the verdicts.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterator

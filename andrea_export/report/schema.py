@@ -1,7 +1,5 @@
 """The report: data, not text. Computes nothing but its own verdict, renders nothing; ``file`` reads and writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal

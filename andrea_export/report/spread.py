@@ -1,7 +1,5 @@
 """Where a layer's error sits: its largest along the token positions and along the channels, over every case."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

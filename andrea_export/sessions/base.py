@@ -1,8 +1,6 @@
 """What runs one model, whatever it is: the protocol, how a machine says what it can do, the cache between steps, and
 greedy generation: the prompt in one run, then one token a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType

@@ -5,8 +5,6 @@ truth that errors are measured against; fp32, TF32, fp16 and bf16 show the error
 budgets are derived.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence

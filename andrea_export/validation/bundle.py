@@ -3,8 +3,6 @@
 Each target says which candidates and checks prove it; comparing and judging are those of ``andrea_export.compare``.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ DIR             a bundle: its ONNX file
 DIR#ARTIFACT    ``onnx``, ``onnx-fp16`` (the graph its fp16 engines are built from), or an engine: ``tensorrt-rtx-fp16``
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import tempfile
 from collections.abc import Sequence

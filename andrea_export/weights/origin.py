@@ -1,7 +1,5 @@
 """Where weights came from, and the presets that are shorthand for a shape. Reads no file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from andrea_export.core.errors import UsageError

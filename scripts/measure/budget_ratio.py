@@ -1,7 +1,5 @@
 """Every layer's error beside torch's own."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

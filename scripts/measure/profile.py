@@ -1,7 +1,5 @@
 """Where the time of a CPU graph goes, from onnxruntime's own profile; and how that is written down."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

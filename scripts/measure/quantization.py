@@ -1,7 +1,5 @@
 """What a variant of the CPU graphs costs on windows of text: its logits against the fp32 graph's."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What it costs to render a report, in one format."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any

@@ -1,8 +1,6 @@
 """What a measurement was made under, the processor among it; what one command line of andrea-export costs; and where a
 result goes."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """A contender in a process of its own: started, asked, and what it answered."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """The table and the goals, from the figures of one run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 OURS = "andrea"

@@ -1,7 +1,5 @@
 """The document of a run: the contenders of each precision, measured in alternating rounds, then their logits."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """How far a candidate's predictions are from the reference's, in figures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

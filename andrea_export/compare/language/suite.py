@@ -4,8 +4,6 @@ Attention is causal, so that the reference's first L predictions are those of a 
 serves every context. The candidate is run at every context, in a left-padded batch, and step by step with its cache.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a source is, whatever it is made of, and whether two of them can be compared."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

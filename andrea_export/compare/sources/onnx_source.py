@@ -1,7 +1,5 @@
 """An ONNX file, run by onnxruntime; it may be one that is only derived when it is first wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

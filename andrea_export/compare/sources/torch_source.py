@@ -1,7 +1,5 @@
 """A checkpoint, run by torch."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path

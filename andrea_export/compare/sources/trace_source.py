@@ -1,7 +1,5 @@
 """A recorded run: it has every layer and prediction it was recorded with, and cannot be run again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 

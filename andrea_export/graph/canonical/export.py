@@ -1,8 +1,6 @@
 """The canonical graph from a model: runs the stages, gives the graph its weights, its boundary and the GELU's body,
 writes the file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ A value that a layer produces is named by the layer's module path (``blocks.3.ml
 produces it; a layer's inner nodes are ``<module path>/<op type>``.
 """
 
-from __future__ import annotations
-
 import json
 
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """What a canonical file says of itself: its configuration and the origin of its weights, written and read."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

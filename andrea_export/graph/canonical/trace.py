@@ -1,7 +1,5 @@
 """The graph of one block's model, as ``torch.onnx.export`` traces it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import logging
 import warnings

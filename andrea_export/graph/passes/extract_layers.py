@@ -4,8 +4,6 @@ some layers, its inputs the layers they are computed from.
 A part is made of the protobuf, not of onnx_ir: it shares the file's external weights, and nothing else of it is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 

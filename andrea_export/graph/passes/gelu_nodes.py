@@ -1,7 +1,5 @@
 """The custom GELU's nodes in a graph, and the passes that rewrite them: so that a parser has one way to read each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import onnx_ir as ir

@@ -1,8 +1,6 @@
 """What passes share: finding nodes and values, adding constants and nodes, putting one node in another's place, and
 being run in order with their contracts checked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

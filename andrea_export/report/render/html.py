@@ -4,8 +4,6 @@ Owns what of a report the page is given. Figures that a reader may compare are g
 and channels, which only colour a chart, are rounded so that a thousand rows stay small.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The dialect is the one Jenkins' xUnit plugin, GitLab and GitHub's test reporters
 ``tests/report/render/junit.xsd`` states. No times: nothing here measures one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A report as Markdown for a pull-request comment: the verdict, the candidates, what failed, the language model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from andrea_export.report.render.wording import (

@@ -4,8 +4,6 @@
 has the layers of every candidate side by side as well. Readable without colour. Judges nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

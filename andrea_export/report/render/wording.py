@@ -4,8 +4,6 @@ is written.
 Owns the words and the order in which failures are shown; judges nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

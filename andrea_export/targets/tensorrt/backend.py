@@ -4,8 +4,6 @@ Owns what a build is asked for and what it proves, and a session on an engine; t
 process (``worker``). A session's arrays go to it and come back through files.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import tempfile

@@ -3,8 +3,6 @@
 Owns which passes make an engine's graph, and how the derived file shares the weights that did not change.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

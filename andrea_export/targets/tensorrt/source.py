@@ -1,7 +1,5 @@
 """A bundle's engines as sources: each itself, and the graph that those of one precision are built from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ environment it was started with. It ends when stdin does. Arrays travel as raw b
 messages.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import logging

@@ -3,8 +3,6 @@
 Everything goes through Polygraphy's loaders, which import ``tensorrt`` or ``tensorrt_rtx`` by the worker's environment.
 """
 
-from __future__ import annotations
-
 import importlib
 import mmap
 import re

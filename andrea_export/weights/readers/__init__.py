@@ -3,8 +3,6 @@
 To add a family: a ``CheckpointReader`` in a file of its own, a kind in ``recognise``, and a line in ``READERS``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -5,8 +5,6 @@ A kind says which reader to ask, not that the file is whole: a damaged file is r
 say how it is damaged.
 """
 
-from __future__ import annotations
-
 import stat
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attention spelled out with fp32 scores: for fp16, and for parsers without Attention (TensorRT before 10.14)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

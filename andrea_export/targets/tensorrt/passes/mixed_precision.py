@@ -1,7 +1,5 @@
 """Mixed precision: turns the fp32 graph into a strongly typed one by the rule of ``andrea_export.core.precision``."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
