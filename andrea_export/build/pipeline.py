@@ -37,6 +37,8 @@ class Pipeline:
     outcomes: list[StepOutcome] = field(default_factory=list)
     _kept: list[str] = field(default_factory=list)
     """Files of the earlier bundle that are still good, and not copied yet."""
+    _report: Report | None = None
+    """What validation found; there once its step was run or reused."""
 
     def all_steps(self) -> tuple[Manifest, Report]:
         """Runs or reuses every step and seals the folder; where nothing changed, returns the earlier manifest."""
@@ -44,9 +46,9 @@ class Pipeline:
         targets = in_build_order(build.recipe.targets or ())
         for target in targets:
             self._run(target.steps(build))
-        reports: list[Report] = []
-        self._run(self._validation(targets, reports))
-        report = reports[0]
+        self._run(self._validation(targets))
+        report = self._report
+        assert report is not None
         all_reused = all(outcome.reused for outcome in self.outcomes)
         if self.previous is not None and all_reused and self.previous.recipe == build.recipe:
             return self.previous, report
@@ -68,7 +70,7 @@ class Pipeline:
         seal(build.folder, manifest)
         return manifest, report
 
-    def _validation(self, targets: tuple[Target, ...], reports: list[Report]) -> Steps:
+    def _validation(self, targets: tuple[Target, ...]) -> Steps:
         """The last step: the proof of what the others made."""
         build, record, origin = self.build, self.build.record, self.build.origin
 
@@ -85,7 +87,7 @@ class Pipeline:
                 progress=build.progress,
             )
             (build.folder / REPORT).write_text(report_as_json(report), encoding="utf-8")
-            reports.append(report)
+            self._report = report
 
         key = step_key(
             step="validate",
@@ -94,7 +96,7 @@ class Pipeline:
             can_run={target.name: runs for target in targets if (runs := target.runs_here()) is not None},
         )
         if (yield Step(name="validate", files=(REPORT,), key=key, make=make)):
-            reports.append(report_from_json(self.output / REPORT))
+            self._report = report_from_json(self.output / REPORT)
 
     def _run(self, steps: Steps) -> None:
         """Runs or reuses steps one by one, each told how it went before it gives the next."""

@@ -6,8 +6,6 @@ The segments are parts of the file's own graph, cut at its named layers, over th
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from andrea_export.compare.inputs import Arrays, Case
 from andrea_export.compare.runs import ByCase, LayerRun, Visible
 from andrea_export.core.dtypes import DTYPES, dtype_from_onnx
@@ -71,7 +69,8 @@ class OnnxRun(LayerRun):
         if not part.outputs:
             return {}
         found: ByCase = {}
-        types = {name: _numpy_type(part, entry) for name, entry in part.layer_inputs.items()}
+        stated = {value.name: value.type.tensor_type.elem_type for value in part.model.graph.input}
+        types = {name: dtype_from_onnx(stated[entry]).numpy for name, entry in part.layer_inputs.items()}
         with self._open(part) as session:
             for name, values in given.items():
                 if name not in self._cases:
@@ -142,8 +141,3 @@ class OnnxRun(LayerRun):
         for case, layers in found.items():
             known = {**self._kept[case], **layers}
             self._kept[case] = {name: value for name, value in known.items() if name in later}
-
-
-def _numpy_type(part: Part, entry: str) -> np.dtype[np.generic]:
-    value = next(value for value in part.model.graph.input if value.name == entry)
-    return dtype_from_onnx(value.type.tensor_type.elem_type).numpy

@@ -131,12 +131,6 @@ def examine() -> Examination:
         one = look()
         hint = missing_extras_only(one.hint) if one.hint else None
         found.append(StepStatus(name=name, what=what, available=one.available, detail=one.detail, hint=hint))
-    return Examination(machine=_machine(), steps=tuple(found))
-
-
-def _machine() -> str:
-    """Program, Python and platform, in one line."""
-    return (
-        f"andrea-export {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
-        f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} CPUs"
-    )
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {num_cpus} CPUs"
+    return Examination(machine=f"andrea-export {__version__}, {system}", steps=tuple(found))

@@ -60,7 +60,7 @@ def build_plugin_library(
     toolkit = find_cuda_toolkit(toolkit_root)
     wanted = default_architectures() if architectures is None else architectures
     _check_architectures(toolkit, wanted)
-    headers = tensorrt_headers(tensorrt_root)
+    headers, headers_identity = tensorrt_headers(tensorrt_root)
     definitions = {
         "CMAKE_CUDA_COMPILER": str(toolkit.nvcc.path),
         "CMAKE_CUDA_HOST_COMPILER": str(tools.gxx.path),
@@ -72,7 +72,7 @@ def build_plugin_library(
     identity = {
         "architectures": " ".join(wanted),
         "nvcc": toolkit.nvcc.version,
-        "tensorrt_headers": headers.identity,
+        "tensorrt_headers": headers_identity,
         "toolkit_parts": toolkit_parts(toolkit),
     }
     build = _cmake_build("andrea_plugins", tools, definitions=definitions, identity=identity)
@@ -86,7 +86,7 @@ def build_plugin_library(
             nvcc_version=toolkit.nvcc.version,
             host_compiler=tools.gxx.version,
             architectures=wanted,
-            tensorrt_headers=headers.label,
+            tensorrt_headers=headers,
         ),
         reused=built.reused,
     )
@@ -136,21 +136,14 @@ def _check_architectures(toolkit: CudaToolkit, wanted: tuple[str, ...]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorRTHeaders:
-    """The headers for people (`label`), and for the cache's key (`identity`: their content)."""
-
-    label: str
-    identity: str
-
-
-def tensorrt_headers(tensorrt_root: Path | None) -> TensorRTHeaders:
-    """NVIDIA's headers under `tensorrt_root`, or this project's own, ``abi``, where it is None.
+def tensorrt_headers(tensorrt_root: Path | None) -> tuple[str, str]:
+    """NVIDIA's headers under `tensorrt_root`, or this project's own, ``abi``, where it is None: for people, and for the
+    cache's key, which knows their content.
 
     Raises: PluginError if the headers are not there.
     """
     if tensorrt_root is None:
-        return TensorRTHeaders(label="abi", identity="abi")
+        return "abi", "abi"
     candidates = [tensorrt_root / "include", tensorrt_root, *sorted(tensorrt_root.glob("include/*-linux-gnu"))]
     folder = next((path for path in candidates if (path / "NvInferRuntime.h").is_file()), None)
     if folder is None:
@@ -167,7 +160,7 @@ def tensorrt_headers(tensorrt_root: Path | None) -> TensorRTHeaders:
     numbers = dict(re.findall(define, text, re.MULTILINE))
     version = ".".join(numbers.get(part, "?") for part in ("MAJOR", "MINOR", "PATCH"))
     label = f"NVIDIA {version}"
-    return TensorRTHeaders(label=label, identity=json.dumps([label, digest.hexdigest()]))
+    return label, json.dumps([label, digest.hexdigest()])
 
 
 _SYMBOLS = {"fp32": "andrea_gelu_fp32", "fp16": "andrea_gelu_fp16", "bf16": "andrea_gelu_bf16"}

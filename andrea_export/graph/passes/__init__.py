@@ -1,1 +1,1 @@
-"""Graph rewrites over the canonical ONNX: one file a pass, each an ``onnx_ir`` pass that states its contract."""
+"""Graph rewrites over the canonical ONNX, a file for a pass or a family of them, each an ``onnx_ir`` pass with a contract."""

@@ -16,18 +16,10 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 def render(report: Report, kind: Format) -> str:
     """The report in one format, as text that is to be written as UTF-8."""
-    if kind == "html":
-        from andrea_export.report.render.html import report_as_html
-
-        return report_as_html(report)
-    if kind == "junit":
-        from andrea_export.report.render.junit import report_as_junit
-
-        return report_as_junit(report)
-    if kind == "markdown":
-        from andrea_export.report.render.markdown import report_as_markdown
-
-        return report_as_markdown(report)
     from andrea_export.report.file import report_as_json
+    from andrea_export.report.render.html import report_as_html
+    from andrea_export.report.render.junit import report_as_junit
+    from andrea_export.report.render.markdown import report_as_markdown
 
-    return report_as_json(report)
+    formats = {"html": report_as_html, "junit": report_as_junit, "markdown": report_as_markdown, "json": report_as_json}
+    return formats[kind](report)
