@@ -288,6 +288,6 @@ def test_a_run_that_was_refused_is_not_recorded(candidate: OnnxSource, inputs: I
             self.refusals.append("decode: no")
             return super().accumulated(segment)
 
-    monkeypatch.setattr("andrea_export.compare.onnx_run.OnnxRun", Refusing)
+    monkeypatch.setattr("andrea_export.compare.sources.onnx_source.OnnxRun", Refusing)
     with pytest.raises(RunError, match="was not recorded"):
         record(candidate, inputs, progress=Silent())

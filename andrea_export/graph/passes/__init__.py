@@ -1,1 +1,1 @@
-"""Graph rewrites over the canonical ONNX, a file for a pass or a family of them, each an ``onnx_ir`` pass with a contract."""
+"""Graph rewrites over the canonical ONNX, a file for a pass or for a family of them, each a pass with a contract."""
