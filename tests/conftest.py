@@ -28,7 +28,13 @@ from support.model_traits import with_outlier_channels
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 
-pytest_plugins = ["support.measured", "support.plugin_builds", "support.small_model", "support.traced_once"]
+pytest_plugins = [
+    "support.measured",
+    "support.plugin_builds",
+    "support.small_model",
+    "support.traced_once",
+    "support.variants",
+]
 
 
 @pytest.fixture(scope="session")

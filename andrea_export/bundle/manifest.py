@@ -116,7 +116,8 @@ def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
 
 def seal(path: Path, manifest: Manifest) -> None:
     """Writes the manifest beside the files it describes."""
-    mapping = {**asdict(manifest), "recipe": recipe_as_mapping(manifest.recipe)}
+    stated = {"config": manifest.config.stated(), "recipe": recipe_as_mapping(manifest.recipe)}
+    mapping = {**asdict(manifest), **stated}
     (path / MANIFEST).write_text(json.dumps(mapping, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -56,7 +56,7 @@ def _lines(inspection: Inspection) -> Iterator[str]:
         yield (
             f"  {config.n_layer} blocks, d_model {config.d_model}, {config.n_head} heads of {config.d_head}, "
             f"mlp_dim {config.mlp_dim}, context {config.n_ctx}, vocabulary {config.vocab_size}, "
-            f"LayerNorm epsilon {config.layer_norm_epsilon:g}"
+            f"LayerNorm epsilon {config.layer_norm_epsilon:g}, {config.variant}"
         )
         yield ""
         yield "parameters"

@@ -67,9 +67,10 @@ def write_trace(recording: Recording, file: Path) -> None:
         problems=recording.predictions.problems if recording.predictions else {},
         basis=recording.basis,
     )
+    stated = {**asdict(header), "config": identity.config.stated()}
     partial = file.with_name(f".{file.name}.partial")
     try:
-        save_file(stored, partial, metadata={TRACE_KEY: json.dumps(asdict(header))})
+        save_file(stored, partial, metadata={TRACE_KEY: json.dumps(stated)})
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)

@@ -174,7 +174,8 @@ class TorchRun(LayerRun):
         if segment.name == "embed":
             return tuple(part(path) for path in ("token_embed", "position_embed", "embed_residual", "mask"))
         if segment.block is None:
-            return part("ln_f"), part("head"), part("token_embed").weight
+            table = part("token_embed" if self._model.config.tied_head else "head").weight
+            return part("ln_f"), part("head"), table
         return part(f"blocks.{segment.block}")
 
     def _stream_name(self, segment: Segment) -> str:

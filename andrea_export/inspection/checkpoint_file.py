@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from andrea_export.core.errors import CheckpointError
@@ -60,28 +61,25 @@ def inspect_published(path: Path) -> Inspection:
         raise CheckpointError(f"checkpoint {path} changed while it was being read")
     step, num_params = header
     fits = [
-        (name, way)
-        for name, config in PRESETS.items()
-        for way, count in (
-            ("tied head, biases, LayerNorms", parameter_counts(config).exact),
-            ("untied head, no biases, no LayerNorm parameters", parameter_counts(config).untied_matrices),
-        )
-        if count == num_params
+        (name, config)
+        for name, preset in PRESETS.items()
+        for config in (preset, replace(preset, tied_head=False, bias=False, norm_parameters=False))
+        if parameter_counts(config).exact == num_params
     ]
-    matches = "; ".join(f"that is {name} with {way}" for name, way in fits) or "that is not the count of any preset"
+    matches = "; ".join(f"that is {name} with {config.variant}" for name, config in fits)
     return Inspection(
         kind="published-checkpoint",
         path=str(path),
         num_bytes=path.stat().st_size,
         sha256=sha256_of(path),
-        config=PRESETS[fits[0][0]] if fits else None,
+        config=fits[0][1] if fits else None,
         preset=fits[0][0] if fits else None,
         weights=f"training step {step:,}",
         trained=step > 0,
         num_parameters=num_params,
         made_by={"layout": "int32 step, int32 n_params, float32 weights, Adam m, Adam v", "step": str(step)},
         notes=(
-            f"{num_params:,} parameters: {matches}",
+            f"{num_params:,} parameters: {matches or 'that is not the count of any preset'}",
             "the model card does not state the order of the tensors, so it cannot be built from as it is: convert it "
             "to safetensors with the training engine",
         ),

@@ -4,7 +4,7 @@ way each public figure counts them. Owns no weights and reads no file."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from andrea_model.config import PRESETS, AndreaConfig
@@ -82,10 +82,12 @@ class ParameterCounts:
     block_biases: int
     """One block's four biases: qkv, projection, b_1, b_2."""
     block_layer_norms: int
-    """One block's two gammas and two betas."""
+    """One block's gammas and betas, of two LayerNorms."""
     final_layer_norm: int
     token_embedding: int
-    """``[vocab_size, d_model]``: input embedding and output head at once (tied)."""
+    """``[vocab_size, d_model]``: input embedding, and output head at once where that is tied."""
+    own_head: int
+    """The head's own matrix, as large as the embedding; 0 where it is tied."""
     position_embedding: int
     n_layer: int
 
@@ -116,51 +118,56 @@ class ParameterCounts:
 
     @property
     def exact(self) -> int:
-        """What the model holds: tied head, biases, affine LayerNorms."""
-        return self.trunk + self.token_embedding + self.position_embedding + self.biases + self.layer_norms
+        """What the model holds, in its variant."""
+        embeddings = self.token_embedding + self.own_head + self.position_embedding
+        return self.trunk + embeddings + self.biases + self.layer_norms
 
     @property
     def untied_matrices(self) -> int:
         """Counted as the public card counts ANDREA-120M: a head of its own, no biases, no LayerNorm parameters."""
         return self.trunk + 2 * self.token_embedding + self.position_embedding
 
-    @property
-    def untied_everything(self) -> int:
-        """The largest count this architecture gives: a head of its own, biases and LayerNorms."""
-        return self.exact + self.token_embedding
-
 
 def parameter_counts(config: AndreaConfig) -> ParameterCounts:
-    """The counts of one shape."""
+    """The counts of one shape, in its variant."""
+    per_norm = config.d_model * (config.norm_parameters + config.norm_bias)
     return ParameterCounts(
         w_1=config.d_model * config.mlp_dim,
         w_2=config.mlp_dim * config.d_model,
         attention_matrices=4 * config.d_model**2,
-        block_biases=5 * config.d_model + config.mlp_dim,
-        block_layer_norms=4 * config.d_model,
-        final_layer_norm=2 * config.d_model,
+        block_biases=(5 * config.d_model + config.mlp_dim) * config.bias,
+        block_layer_norms=2 * per_norm,
+        final_layer_norm=per_norm,
         token_embedding=config.vocab_size * config.d_model,
+        own_head=0 if config.tied_head else config.vocab_size * config.d_model,
         position_embedding=config.n_ctx * config.d_model,
         n_layer=config.n_layer,
     )
+
+
+def largest_count(config: AndreaConfig) -> int:
+    """The largest count this shape gives in any variant: a head of its own, biases and LayerNorms."""
+    return parameter_counts(replace(config.of_the_lessons, tied_head=False)).exact
 
 
 def arithmetic_lines(config: AndreaConfig) -> tuple[str, ...]:
     """The arithmetic in sentences: the lesson's groups, the exact count, and how the public figures relate to it."""
     counts = parameter_counts(config)
     width, hidden, blocks = config.d_model, config.mlp_dim, config.n_layer
+    tied = "one matrix for input and output; counted once for each"
+    sharing = tied if config.tied_head else "and as much for the head's own matrix; together"
     lines = [
         f"W_1 [{width}, {hidden}] and W_2 [{hidden}, {width}]: {_both(counts.w_1)} each",
         f"MLP per block: {_both(counts.mlp_matrices)} without biases; "
         f"{blocks} blocks: {_both(counts.all_mlp_matrices)}",
         f"attention per block: {_both(counts.attention_matrices)} without biases",
         f"trunk ({blocks} blocks, matrices only): {_both(counts.trunk)}",
-        f"token embedding {config.vocab_size} × {width}: {_both(counts.token_embedding)}, one matrix for input and "
-        f"output; counted once for each: {_both(2 * counts.token_embedding)}",
+        f"token embedding {config.vocab_size} × {width}: {_both(counts.token_embedding)}, {sharing}: "
+        f"{_both(2 * counts.token_embedding)}",
         f"position embedding {config.n_ctx} × {width}: {_both(counts.position_embedding)}",
         f"biases: {counts.biases:,}",
         f"LayerNorms (2 a block and the final one: {2 * blocks + 1}): {counts.layer_norms:,}",
-        f"exact, with tied weights, biases and affine LayerNorms: {counts.exact:,}",
+        f"exact, with {config.variant}: {counts.exact:,}",
         f"with an untied head, no biases and no LayerNorm parameters: {counts.untied_matrices:,}",
     ]
     if config == PRESETS["andrea-120m"]:
@@ -170,7 +177,7 @@ def arithmetic_lines(config: AndreaConfig) -> tuple[str, ...]:
             f"{counts.token_embedding:,} for the head − biases {counts.biases:,} − LayerNorms {counts.layer_norms:,} = "
             f"{counts.untied_matrices:,}",
             "the lesson's name says about 120M: a rounded name, not a count; everything counted, head untied, is "
-            f"{counts.untied_everything:,}; 120M is {LESSON_NAME_120M - counts.exact:,} more than the exact count",
+            f"{largest_count(config):,}; 120M is {LESSON_NAME_120M - counts.exact:,} more than the exact count",
         ]
     return tuple(lines)
 

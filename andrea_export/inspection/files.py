@@ -12,7 +12,7 @@ from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.core.errors import UsageError, first_line
 from andrea_export.inspection.checkpoint_file import inspect_checkpoint, inspect_published
 from andrea_export.inspection.engine_file import inspect_engine, inspect_plugin
-from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection, parameter_counts
+from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection, largest_count, parameter_counts
 from andrea_export.inspection.onnx_file import inspect_onnx
 from andrea_export.targets.ort_cpu.derive import linear_kinds
 from andrea_export.weights.origin import preset_of
@@ -133,7 +133,7 @@ def inspection_as_json(inspection: Inspection) -> dict[str, Any]:
         document["parameters"] = {
             "exact": counts.exact,
             "untied_without_biases_and_layer_norms": counts.untied_matrices,
-            "untied_with_everything": counts.untied_everything,
+            "untied_with_everything": largest_count(inspection.config),
             "trunk": counts.trunk,
             "mlp_matrices": counts.all_mlp_matrices,
             "token_embedding": counts.token_embedding,

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import weakref
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def open_growing(
 def _check_shape(session: Any, config: AndreaConfig, graph: Path) -> None:
     """Raises BundleError where a graph says that it is of another shape: the first token would tell it less well."""
     said = session.get_modelmeta().custom_metadata_map.get(CONFIG_KEY)
-    if said != json.dumps(asdict(config)):
+    if said != json.dumps(config.stated()):
         raise BundleError(
             f"{graph} is not of the shape that {MANIFEST} describes", hint="build it again, or copy it again whole"
         )

@@ -81,7 +81,7 @@ def save_checkpoint(model: Andrea, path: Path, *, origin: WeightsOrigin | None =
     from safetensors.torch import save_file
 
     tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
-    metadata = {CONFIG_KEY: json.dumps(asdict(model.config))}
+    metadata = {CONFIG_KEY: json.dumps(model.config.stated())}
     if origin is not None:
         metadata[WEIGHTS_KEY] = str(origin)
     save_file(tensors, path, metadata=metadata)

@@ -24,15 +24,16 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class Linear(nn.Module):
-    """y = x·W + b over the last axis; W ``[in, out]``, b ``[out]``."""
+    """y = x·W + b over the last axis; W ``[in, out]``, b ``[out]``, or no b where the variant has no biases."""
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, in_features: int, out_features: int, *, bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(in_features, out_features))
-        self.bias = nn.Parameter(torch.empty(out_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.matmul(x, self.weight) + self.bias
+        y = torch.matmul(x, self.weight)
+        return y if self.bias is None else y + self.bias
 
 
 class Embedding(nn.Module):
@@ -47,16 +48,20 @@ class Embedding(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """gamma · (x − mean) / sqrt(var + epsilon) + beta over the last axis; biased variance."""
+    """gamma · (x − mean) / sqrt(var + epsilon) + beta over the last axis; biased variance.
 
-    def __init__(self, d_model: int, epsilon: float) -> None:
+    A variant may have no beta, or neither.
+    """
+
+    def __init__(self, config: AndreaConfig) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(d_model))
-        self.bias = nn.Parameter(torch.empty(d_model))
-        self.epsilon = epsilon
+        self.shape = (config.d_model,)
+        self.weight = nn.Parameter(torch.empty(self.shape)) if config.norm_parameters else None
+        self.bias = nn.Parameter(torch.empty(self.shape)) if config.norm_bias else None
+        self.epsilon = config.layer_norm_epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
+        return F.layer_norm(x, self.shape, self.weight, self.bias, self.epsilon)
 
 
 class Gelu(nn.Module):
@@ -87,9 +92,9 @@ class Attention(nn.Module):
     def __init__(self, config: AndreaConfig) -> None:
         super().__init__()
         self.n_head = config.n_head
-        self.qkv = Linear(config.d_model, 3 * config.d_model)
+        self.qkv = Linear(config.d_model, 3 * config.d_model, bias=config.bias)
         self.context = Context()
-        self.proj = Linear(config.d_model, config.d_model)
+        self.proj = Linear(config.d_model, config.d_model, bias=config.bias)
 
     def forward(self, x_BSC: Tensor, past: KeyValue | None, allowed_B1SK: Tensor) -> tuple[Tensor, KeyValue]:
         q, k, v = (self.split_heads(part) for part in self.qkv(x_BSC).chunk(3, dim=-1))  # each [B, H, S, D]
@@ -107,9 +112,9 @@ class Mlp(nn.Module):
 
     def __init__(self, config: AndreaConfig) -> None:
         super().__init__()
-        self.fc = Linear(config.d_model, config.mlp_dim)
+        self.fc = Linear(config.d_model, config.mlp_dim, bias=config.bias)
         self.gelu = Gelu()
-        self.proj = Linear(config.mlp_dim, config.d_model)
+        self.proj = Linear(config.mlp_dim, config.d_model, bias=config.bias)
 
     def forward(self, x_BSC: Tensor) -> Tensor:
         y_BSC: Tensor = self.proj(self.gelu(self.fc(x_BSC)))
@@ -121,10 +126,10 @@ class Block(nn.Module):
 
     def __init__(self, config: AndreaConfig) -> None:
         super().__init__()
-        self.ln_1 = LayerNorm(config.d_model, config.layer_norm_epsilon)
+        self.ln_1 = LayerNorm(config)
         self.attn = Attention(config)
         self.attn_residual = Residual()
-        self.ln_2 = LayerNorm(config.d_model, config.layer_norm_epsilon)
+        self.ln_2 = LayerNorm(config)
         self.mlp = Mlp(config)
         self.mlp_residual = Residual()
 
@@ -150,10 +155,14 @@ class Mask(nn.Module):
 
 
 class Head(nn.Module):
-    """x · token_embedᵀ: the same matrix as the embedding, no second copy."""
+    """x · token_embedᵀ: the same matrix as the embedding, no second copy; or, untied, a matrix of its own, like it."""
 
-    def forward(self, x_BSC: Tensor, token_embed_VC: Tensor) -> Tensor:
-        return torch.matmul(x_BSC, token_embed_VC.transpose(0, 1))
+    def __init__(self, config: AndreaConfig) -> None:
+        super().__init__()
+        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
+
+    def forward(self, x_BSC: Tensor, table_VC: Tensor) -> Tensor:
+        return torch.matmul(x_BSC, table_VC.transpose(0, 1))
 
 
 class Andrea(nn.Module):
@@ -172,8 +181,13 @@ class Andrea(nn.Module):
         self.embed_residual = Residual()
         self.mask = Mask()
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.ln_f = LayerNorm(config.d_model, config.layer_norm_epsilon)
-        self.head = Head()
+        self.ln_f = LayerNorm(config)
+        self.head = Head(config)
+
+    @property
+    def head_table(self) -> Tensor:
+        """The matrix that the head multiplies with, ``[V, C]``."""
+        return self.token_embed.weight if self.head.weight is None else self.head.weight
 
     def forward(
         self,
@@ -195,7 +209,7 @@ class Andrea(nn.Module):
         for index, block in enumerate(self.blocks):
             x_BSC, key_value = block(x_BSC, None if past is None else past[index], allowed_B1SK)
             present.append(key_value)
-        return self.head(self.ln_f(x_BSC), self.token_embed.weight), present
+        return self.head(self.ln_f(x_BSC), self.head_table), present
 
 
 def position_ids_from_mask(attention_mask_BK: Tensor, num_tokens: int) -> Tensor:

@@ -234,7 +234,7 @@ def test_inspect_a_bundle(andrea: Andrea, built_bundle: Path) -> None:
     assert outcome.code == 0, outcome.stderr
     for text in (
         "architecture: andrea-tiny",
-        "exact, with tied weights, biases and affine LayerNorms: 186,176",
+        "exact, with tied head, biases, norms with weight and bias: 186,176",
         "counted in this file: 186,176, as computed",
         "past_key_values.1.value",
         "com.andrea::AndreaGelu",

@@ -66,8 +66,8 @@ def test_a_truncated_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("num_params", "preset", "text"),
     [
-        (parameter_counts(TINY).exact, "andrea-tiny", "andrea-tiny with tied head, biases, LayerNorms"),
-        (parameter_counts(TINY).untied_matrices, "andrea-tiny", "untied head, no biases, no LayerNorm parameters"),
+        (parameter_counts(TINY).exact, "andrea-tiny", "andrea-tiny with tied head, biases, norms with weight and bias"),
+        (parameter_counts(TINY).untied_matrices, "andrea-tiny", "head of its own, no biases, norms without parameters"),
         (7, None, "not the count of any preset"),
     ],
 )

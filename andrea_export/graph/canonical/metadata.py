@@ -24,7 +24,7 @@ class CanonicalInfo:
 def metadata_of(config: AndreaConfig, origin: WeightsOrigin) -> dict[str, str]:
     """The file's own metadata, key → text; ``read_canonical_info`` reads it back."""
     return {
-        CONFIG_KEY: json.dumps(asdict(config)),
+        CONFIG_KEY: json.dumps(config.stated()),
         WEIGHTS_KEY: str(origin),
         ORIGIN_KEY: json.dumps(asdict(origin)),
     }
