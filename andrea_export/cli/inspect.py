@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from andrea_export.inspection.facts import Inspection
 
 _KINDS = {
-    "checkpoint": "checkpoint (safetensors)",
+    "checkpoint": "checkpoint",
     "published-checkpoint": "checkpoint (the published training layout)",
     "onnx": "ONNX file",
     "engine": "TensorRT engine",
@@ -44,7 +44,8 @@ def inspect(
 
 
 def _lines(inspection: Inspection) -> Iterator[str]:
-    yield f"{inspection.path}: {_KINDS[inspection.kind]}, {size(inspection.num_bytes)}"
+    family = f" ({inspection.family})" if inspection.family else ""
+    yield f"{inspection.path}: {_KINDS[inspection.kind]}{family}, {size(inspection.num_bytes)}"
     if inspection.sha256:
         yield f"sha256 {inspection.sha256}"
     if inspection.weights:

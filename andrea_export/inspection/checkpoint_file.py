@@ -10,39 +10,58 @@ from andrea_export.core.hashing import sha256_of
 from andrea_export.core.names import CONFIG_KEY
 from andrea_export.inspection.facts import Inspection, TensorFact, parameter_counts
 from andrea_export.weights.origin import preset_of
-from andrea_export.weights.readers.andrea import AndreaReader
+from andrea_export.weights.readers import Checkpoint, open_checkpoint
+from andrea_export.weights.readers.base import described
 from andrea_export.weights.readers.recognise import published_header
+from andrea_export.weights.readers.stored import files_of
 from andrea_model.config import PRESETS, AndreaConfig
+
+_HASHED_BYTES = 1 << 30  # hashing more takes longer than whoever looks at a file wants to wait
 
 
 def inspect_checkpoint(path: Path) -> Inspection:
-    header = AndreaReader().read_header(path)
-    shapes = {name: shape for name, (_, shape) in header.tensors.items()}
-    config = header.config or _config_from_shapes(shapes)
-    notes: tuple[str, ...] = ()
+    opened = open_checkpoint(path)
+    shapes = {name: tensor.shape for name, tensor in opened.tensors.items()}
+    config = opened.config or _config_from_shapes(shapes)
+    notes = opened.notes
     if config is None:
-        notes = ("its tensors are not those of an ANDREA preset (names and shapes: model/README.md)",)
-    elif header.config is None:
-        notes = (
+        notes += ("its tensors are not those of an ANDREA preset (names and shapes: model/README.md)",)
+    elif opened.config is None:
+        notes += (
             "the file states no configuration; read from the tensors' shapes, except for the number of heads, "
             "which no shape shows: taken from the preset with the same shapes",
         )
+    num_bytes = sum(file.stat().st_size for file in files_of(opened.tensors.values()))
+    if num_bytes > _HASHED_BYTES:
+        notes += ("its sha256 is left out: it is large; a build records it",)
     return Inspection(
         kind="checkpoint",
+        family=opened.family,
         path=str(path),
-        num_bytes=path.stat().st_size,
-        sha256=sha256_of(path),
+        num_bytes=num_bytes,
+        sha256=opened.sha256() if num_bytes <= _HASHED_BYTES else None,
         config=config,
         preset=preset_of(config),
-        weights=header.untrained or "the weights are in this file; whether it was trained, it does not say",
-        trained=None if header.untrained is None else False,
+        weights=opened.untrained or "the weights are in this file; whether it was trained, it does not say",
+        trained=None if opened.untrained is None else False,
         num_parameters=sum(math.prod(shape) for shape in shapes.values()),
         tensors=tuple(
-            TensorFact(name=name, dtype=dtype, dims=shape) for name, (dtype, shape) in header.tensors.items()
+            TensorFact(name=name, dtype=tensor.dtype, dims=tensor.shape) for name, tensor in opened.tensors.items()
         ),
-        made_by={key: value for key, value in header.metadata.items() if key != CONFIG_KEY},
+        made_by={**_orientation(opened, config), **_own_metadata(opened.metadata)},
         notes=notes,
     )
+
+
+def _own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in metadata.items() if key != CONFIG_KEY}
+
+
+def _orientation(opened: Checkpoint, config: AndreaConfig | None) -> dict[str, str]:
+    """How its matrices are stored, where that can be told."""
+    if config is None or (opened.orientation is None and opened.family == "andrea-export"):
+        return {}
+    return {"matrices": described(opened.orientation_in(config))}
 
 
 def _config_from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> AndreaConfig | None:

@@ -28,6 +28,8 @@ class Inspection:
     """Everything that could be told about one path without running it."""
 
     kind: Kind
+    family: str | None = None
+    """Of a checkpoint: whose names and order it has."""
     path: str
     num_bytes: int
     sha256: str | None

@@ -16,6 +16,7 @@ from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection, la
 from andrea_export.inspection.onnx_file import inspect_onnx
 from andrea_export.targets.ort_cpu.derive import linear_kinds
 from andrea_export.weights.origin import preset_of
+from andrea_export.weights.readers import is_checkpoint_folder
 from andrea_export.weights.readers.recognise import FileKind, recognise
 
 _LARGEST_JSON = 1 << 28
@@ -58,6 +59,8 @@ def inspect_path(path: Path) -> Inspection:
     for one that is damaged."""
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder", hint=WHAT_CAN_BE_INSPECTED)
+    if is_checkpoint_folder(path):
+        return inspect_checkpoint(path)
     return inspect_bundle(path) if path.is_dir() else inspect_file(path)
 
 

@@ -2,7 +2,7 @@
 how each is recognised: by its content, never by its name.
 
 FILE            a checkpoint (torch; fp64 as the reference, fp32 as the candidate), an ONNX file, a recorded trace
-FILE#PRECISION  a checkpoint in torch in fp64, fp32, tf32 (emulated), fp16 or bf16
+FILE#PRECISION  a checkpoint, which may be a folder, in torch in fp64, fp32, tf32 (emulated), fp16 or bf16
 DIR             a bundle: its ONNX file
 DIR#ARTIFACT    ``onnx``, ``onnx-fp16`` (the graph its fp16 engines are built from), or an engine: ``tensorrt-rtx-fp16``
 """
@@ -38,7 +38,7 @@ from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.schema import LanguageModelRow, Report
 from andrea_export.sessions.onnxruntime import onnxruntime_version
 from andrea_export.targets.tensorrt.source import EngineSource, mixed_source
-from andrea_export.weights.readers.andrea import AndreaReader
+from andrea_export.weights.readers import OPENERS, is_checkpoint_folder, open_checkpoint
 from andrea_export.weights.readers.recognise import recognise
 from andrea_model.config import AndreaConfig
 
@@ -128,7 +128,7 @@ class Sources(ExitStack):
         """
         path, artifact = _split(specification)
         kind = recognise(path)
-        if kind == "folder":
+        if kind == "folder" and not is_checkpoint_folder(path):
             return self._from_bundle(open_bundle(path), artifact or "onnx")
         if kind == "special":
             raise UsageError(f"{path} is neither a file nor a folder", hint=WHAT_CAN_BE_COMPARED)
@@ -139,10 +139,10 @@ class Sources(ExitStack):
             trace = TraceFile(path)
             trace.verify()
             return TraceSource(trace)
-        if kind == "checkpoint":
+        if kind in OPENERS:
             return torch_source(path, artifact or precision)
         if path.suffix == ".safetensors":
-            AndreaReader().read_header(path)  # says how it is damaged
+            open_checkpoint(path)  # says how it is damaged
         _no_artifact(path, artifact, "an ONNX file")
         return onnx_source(path)
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from andrea_export.core.errors import CheckpointError
-from andrea_export.core.hashing import sha256_of
 from andrea_export.core.names import CONFIG_KEY, WEIGHTS_KEY
 from andrea_export.weights.origin import DEFAULT_PRESET, WeightsOrigin, config_from_preset, preset_of
-from andrea_export.weights.readers import reader_of
-from andrea_export.weights.readers.base import CheckpointHeader, listed
+from andrea_export.weights.readers import Checkpoint, Reading, open_checkpoint
+from andrea_export.weights.readers.base import listed
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
@@ -36,43 +35,57 @@ class LoadedModel:
     origin: WeightsOrigin
 
 
-def load_model(*, preset: str | None, checkpoint: Path | None, seed: int) -> LoadedModel:
+def load_model(
+    *, preset: str | None, checkpoint: Path | None, seed: int, reading: Reading | None = None
+) -> LoadedModel:
     """The reference model, in eval mode, fp32 on the CPU.
 
-    With a checkpoint: its weights, under the preset's shape or else its own metadata's. Without: the seeded
-    initialisation. Raises: UsageError (unknown preset), CheckpointError (everything wrong with the file, at once).
+    With a checkpoint: its weights, in the shape that ``reading`` or the preset gives, or else its own. Without: the
+    seeded initialisation. Raises: UsageError (unknown preset), CheckpointError (everything wrong with the file, at
+    once).
     """
     from andrea_model.model import build_model
 
-    config, origin = resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed)
+    config, origin = resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed, reading=reading)
     if checkpoint is None:
         return LoadedModel(model=build_model(config, seed=seed), config=config, origin=origin)
-    reader = reader_of(checkpoint)
-    reader.check(reader.read_header(checkpoint), config, checkpoint)  # before memory is taken for the weights
+    opened = open_checkpoint(checkpoint, reading)
+    opened.check(config)  # before memory is taken for the weights
     model = build_model(config)
-    _copy_finite(model, reader.tensors(checkpoint, config), checkpoint)
-    if resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed) != (config, origin):
+    _copy_finite(model, opened.weights(config), checkpoint)
+    if resolve_origin(preset=preset, checkpoint=checkpoint, seed=seed, reading=reading) != (config, origin):
         raise CheckpointError(f"checkpoint {checkpoint} changed while it was being read", hint=_COPY)
     return LoadedModel(model=model, config=config, origin=origin)
 
 
-def resolve_origin(*, preset: str | None, checkpoint: Path | None, seed: int) -> tuple[AndreaConfig, WeightsOrigin]:
-    """The shape and the origin ``load_model`` would give, without loading a weight (and without torch).
+def resolve_origin(
+    *, preset: str | None, checkpoint: Path | None, seed: int, reading: Reading | None = None
+) -> tuple[AndreaConfig, WeightsOrigin]:
+    """The shape and the origin ``load_model`` would give, without loading a weight.
 
     Raises: UsageError (unknown preset), CheckpointError (a damaged file, or one of another model).
     """
+    given = reading.config if reading is not None else None
     if checkpoint is None:
+        if given is not None:
+            return given, WeightsOrigin(preset=preset_of(given), seed=seed)
         name = preset or DEFAULT_PRESET
         return config_from_preset(name), WeightsOrigin(preset=name, seed=seed)
-    header = reader_of(checkpoint).read_header(checkpoint)
-    config, own_preset = _config_of(header, preset, checkpoint)
+    opened = open_checkpoint(checkpoint, reading)
+    config, own_preset = _config_of(opened, preset, given)
     return config, WeightsOrigin(
         preset=own_preset,
         # A file name that is not UTF-8 goes into ONNX metadata and JSON, which are.
-        checkpoint=checkpoint.name.encode("utf-8", "backslashreplace").decode("utf-8"),
-        checkpoint_sha256=sha256_of(checkpoint),
-        untrained=header.untrained is not None,
+        checkpoint=_name_of(checkpoint).encode("utf-8", "backslashreplace").decode("utf-8"),
+        checkpoint_sha256=opened.sha256(),
+        untrained=opened.untrained is not None,
+        guess=opened.guess,
     )
+
+
+def _name_of(checkpoint: Path) -> str:
+    """Its own name, also where it was given as ``.``; a link keeps its name, for the files of a cache have none."""
+    return checkpoint.name if checkpoint.name not in ("", "..") else checkpoint.resolve().name
 
 
 def save_checkpoint(model: Andrea, path: Path, *, origin: WeightsOrigin | None = None) -> None:
@@ -87,19 +100,23 @@ def save_checkpoint(model: Andrea, path: Path, *, origin: WeightsOrigin | None =
     save_file(tensors, path, metadata=metadata)
 
 
-def _config_of(header: CheckpointHeader, preset: str | None, path: Path) -> tuple[AndreaConfig, str | None]:
-    """The shape to load a checkpoint in, and its preset. Raises CheckpointError where the file states another one."""
-    own = header.config
-    if preset is None and own is not None:
+def _config_of(opened: Checkpoint, preset: str | None, given: AndreaConfig | None) -> tuple[AndreaConfig, str | None]:
+    """The shape to load a checkpoint in, and its preset. Raises CheckpointError where it states another one."""
+    own = opened.config
+    if preset is None and given is None and own is not None:
         return own, preset_of(own)
     name = preset or DEFAULT_PRESET
-    config = config_from_preset(name)
+    config = given or config_from_preset(name)
     if own is not None and own != config:
+        said = "configuration given" if given is not None else f"preset {name}"
         wanted = asdict(config)
         found = {key: value for key, value in asdict(own).items() if value != wanted[key]}
-        different = ", ".join(f"{key} {value} (preset {name}: {wanted[key]})" for key, value in found.items())
-        raise CheckpointError(f"checkpoint {path} says it is another model: {different}", hint="leave out --preset")
-    return config, name
+        different = ", ".join(f"{key} {value} ({said}: {wanted[key]})" for key, value in found.items())
+        raise CheckpointError(
+            f"checkpoint {opened.path} says it is another model: {different}",
+            hint="leave out --preset" if given is None else "leave out the configuration: it states its own",
+        )
+    return config, preset_of(config)
 
 
 def _copy_finite(model: Andrea, tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> None:

@@ -19,6 +19,8 @@ class WeightsOrigin:
     seed: int | None = None
     untrained: bool = False
     """The checkpoint itself says that its weights are an initialisation, saved."""
+    guess: str | None = None
+    """What was assumed of the checkpoint and nothing proves, in words."""
 
     @property
     def trained(self) -> bool:
@@ -29,6 +31,8 @@ class WeightsOrigin:
         if self.checkpoint_sha256 is None:
             return f"{UNTRAINED} (GPT-2 initialisation, seed {self.seed})"
         file = f"{self.checkpoint} (sha256 {str(self.checkpoint_sha256)[:12]})"
+        if self.guess is not None:
+            file += f", A GUESS: {self.guess}"
         return f"{UNTRAINED}, saved in {file}" if self.untrained else file
 
 

@@ -141,7 +141,7 @@ def whole_numbers(tensors: Tensors) -> None:
         (drop, ["2 problems:", "missing blocks.1.ln_1.bias [64]", "missing ln_f.weight [64]"]),
         (add, ["1 problem:", "unexpected head.weight"]),
         (everything_wrong, ["4 problems:", "missing ln_f.weight", "unexpected head.weight", "[256, 64]"]),
-        (whole_numbers, ["ln_f.bias has type I64, expected F32, F16 or BF16"]),
+        (whole_numbers, ["ln_f.bias has type I64, expected F32, F16, BF16 or F64"]),
     ],
 )
 def test_a_checkpoint_that_does_not_fit(
