@@ -35,10 +35,12 @@ def gpt2_config(config: AndreaConfig, **more: Any) -> dict[str, Any]:
 
 def gpt2_state(model: Andrea, prefix: str = "transformer.", *, linear: bool = False) -> dict[str, torch.Tensor]:
     """Its weights under GPT-2's names; ``linear``: every matrix ``[out, in]``, as nanoGPT has them."""
-    return {
-        prefix + GPT2.parts(name)[0]: (p.T if linear and name.endswith(MATRICES) else p).detach().clone().contiguous()
-        for name, p in model.named_parameters()
-    }
+    state = {}
+    for name, parameter in model.named_parameters():
+        (own,) = GPT2.parts(name)
+        weight = (parameter.T if linear and name.endswith(MATRICES) else parameter).detach()
+        state[own if own == "lm_head.weight" else prefix + own] = weight.clone().contiguous()
+    return state
 
 
 def write_gpt2(folder: Path, model: Andrea, *, num_shards: int = 1, **config: Any) -> Path:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from andrea_export.core.errors import CheckpointError
 from andrea_export.weights.load import LoadedModel, load_model
 from support.foreign import gpt2_config, gpt2_state, same_weights, write_gpt2
+from support.variants import VARIANTS, variant_model
 from tests.conftest import Andrea
 
 
@@ -167,3 +168,10 @@ def test_weights_in_a_folder_are_named_by_the_folder(trained: LoadedModel, tmp_p
     folder = write_gpt2(tmp_path / "gpt2", trained.model)
     with pytest.raises(CheckpointError, match="is a part of a folder"):
         read(folder / "model.safetensors")
+
+
+def test_a_head_of_its_own(tmp_path: Path) -> None:
+    model = variant_model(VARIANTS["own-head"])
+    folder = write_gpt2(tmp_path / "gpt2", model, tie_word_embeddings=False)
+    assert read(folder).config == VARIANTS["own-head"]
+    same_weights(read(folder).model, model)

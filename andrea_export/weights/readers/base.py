@@ -47,6 +47,8 @@ class Spelling:
     modules: Mapping[str, tuple[str, ...]]
     prefixes: tuple[str, ...] = ("",)
     """What may stand before every name."""
+    whole: tuple[str, ...] = ()
+    """The modules whose names take no prefix."""
     buffers: str = r"(?!)"
     """A pattern of the names that are not weights."""
 
@@ -157,6 +159,8 @@ class Checkpoint:
     def _named(self, name: str) -> tuple[str, ...]:
         """The names of a parameter in this file, its prefix included."""
         parts = self.spelling.parts(name)
+        if parts[0].rpartition(".")[0] in self.spelling.whole:
+            return parts
         for prefix in self.spelling.prefixes:
             if all(prefix + part in self.tensors for part in parts):
                 return tuple(prefix + part for part in parts)

@@ -28,6 +28,7 @@ GPT2 = Spelling(
         "head": ("lm_head",),
     },
     prefixes=("transformer.", ""),
+    whole=("lm_head",),
     buffers=r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
 )
 CONFIG = "config.json"
