@@ -19,6 +19,7 @@ from andrea_export.report.schema import Report
 from andrea_export.targets.protocol import Build, Toolchain
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.registry import ALWAYS, REGISTRY, in_build_order, target_of
+from andrea_export.tokens.files import find_tokenizer
 from andrea_export.weights.load import LoadedModel, load_model, resolve_origin
 from andrea_export.weights.origin import WeightsOrigin
 
@@ -32,6 +33,8 @@ class BuildResult:
     report: Report
     manifest: Manifest
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was assumed or left out of what was given, each a sentence."""
 
 
 def build_bundle(
@@ -43,15 +46,18 @@ def build_bundle(
     cache_dir: Path,
     progress: Progress,
     toolchain: Toolchain | None = None,
+    tokenizer: str | None = None,
 ) -> BuildResult:
     """Builds the bundle ``output``, or brings an earlier one there up to date; ``force`` reuses nothing of that one.
 
+    ``tokenizer``: a file or folder, ``bytes`` or ``none``; left out: the one in the checkpoint's folder, or bytes.
     The bundle is written even if its validation fails: its report says what is wrong, and ``run`` refuses it.
     Raises: UsageError, CheckpointError, BackendUnavailable (a target asked for by name), PluginError, BuildError.
     """
     check_output(output)
     toolchain = toolchain or Toolchain()
     config, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
+    found = find_tokenizer(tokenizer, checkpoint, config)
     targets, left_out = _targets(recipe, toolchain)
     resolved = recipe.resolved(preset=origin.preset, targets=targets)
     for target in in_build_order(REGISTRY):
@@ -64,6 +70,7 @@ def build_bundle(
             config=config,
             origin=origin,
             load=_loader(recipe, checkpoint, origin),
+            tokenizer=found,
             cache_dir=cache_dir,
             toolchain=toolchain,
             progress=progress,
@@ -72,7 +79,9 @@ def build_bundle(
         run = Pipeline(build=build, output=output, previous=previous, force=force)
         manifest, report = run.all_steps()
         staging.replaces = manifest is not previous
-    return BuildResult(bundle=output, steps=tuple(run.outcomes), report=report, manifest=manifest, left_out=left_out)
+    return BuildResult(
+        bundle=output, steps=tuple(run.outcomes), report=report, manifest=manifest, left_out=left_out, notes=found.notes
+    )
 
 
 def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -3,6 +3,7 @@
 import shutil
 import time
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 
 from andrea_export.bundle.layout import REPORT
@@ -46,11 +47,17 @@ class Pipeline:
         targets = in_build_order(build.recipe.targets or ())
         for target in targets:
             self._run(target.steps(build))
+        build.record.tokenizer = build.tokenizer.facts
+        self._run(self._tokenizer())
         self._run(self._validation(targets))
         report = self._report
         assert report is not None
         all_reused = all(outcome.reused for outcome in self.outcomes)
-        if self.previous is not None and all_reused and self.previous.recipe == build.recipe:
+        same = self.previous is not None and (self.previous.recipe, self.previous.tokenizer) == (
+            build.recipe,
+            build.record.tokenizer,
+        )
+        if self.previous is not None and all_reused and same:
             return self.previous, report
         self._take_kept_files()
         manifest = Manifest(
@@ -69,6 +76,14 @@ class Pipeline:
         )
         seal(build.folder, manifest)
         return manifest, report
+
+    def _tokenizer(self) -> Steps:
+        """The tokenizer's file, where it has one."""
+        facts, content = self.build.tokenizer.facts, self.build.tokenizer.content
+        if facts.file is not None and content is not None:
+            file = self.build.folder / facts.file
+            key = step_key(step="tokenizer", content=content)
+            yield Step(name="tokenizer", files=(facts.file,), key=key, make=partial(_write, file, content))
 
     def _validation(self, targets: tuple[Target, ...]) -> Steps:
         """The last step: the proof of what the others made."""
@@ -157,3 +172,7 @@ class Pipeline:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.output / file, target)
         self._kept.clear()
+
+
+def _write(file: Path, content: str) -> None:
+    file.write_text(content, encoding="utf-8")

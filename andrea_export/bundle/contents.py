@@ -8,7 +8,7 @@ import json
 import reprlib
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from types import NoneType
 from typing import Any, TypeVar, get_args
@@ -18,6 +18,8 @@ from andrea_export.core.errors import BundleError, first_line
 from andrea_export.core.hashing import file_identity, sha256_of
 from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision
 from andrea_export.targets.ort_cpu.files import Int8Decode, OrtCpuFiles, files_of
+from andrea_export.tokens.files import TokenizerFacts, TokenizerKind, open_tokenizer
+from andrea_export.tokens.tokenizer import Tokenizer
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
@@ -46,6 +48,16 @@ class Contents:
     files: Mapping[str, FileEntry]
     ort_cpu: Mapping[OrtPrecision, OrtCpuFiles]
     """The graphs for onnxruntime's CPU provider."""
+    text: TokenizerFacts = field(default_factory=TokenizerFacts)
+    """How text becomes tokens."""
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer it holds. Raises: UsageError (it has none), BundleError (damaged), BackendUnavailable."""
+        if self.text.file is None:
+            return open_tokenizer(self.text.kind, None, f"bundle {self.path}")
+        self.check([self.text.file])
+        file = self.path / self.text.file
+        return open_tokenizer(self.text.kind, file.read_text(encoding="utf-8"), str(file))
 
     def mismatches(self, names: Sequence[str] | None = None, *, hashed: bool = True) -> tuple[str, ...]:
         """One line for every file that is missing or not the one that was sealed, the manifest's own words included.
@@ -103,7 +115,8 @@ class Contents:
                 raise BundleError(f"{manifest} names a file that cannot have that name: {name!a}")
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise BundleError(f"{manifest} names a file outside the bundle: {name}")
-        used = (MODEL, WEIGHTS, REPORT, *(name for own in self.ort_cpu.values() for name in own.all), *others)
+        own = (self.text.file,) if self.text.file is not None else ()
+        used = (MODEL, WEIGHTS, REPORT, *own, *(name for own in self.ort_cpu.values() for name in own.all), *others)
         if unsealed := [name for name in used if name not in self.files]:
             raise BundleError(f"{manifest} has no sha256 for {', '.join(unsealed)}", hint="build the bundle again")
 
@@ -122,6 +135,7 @@ def read_contents(path: Path) -> Contents:
             origin=_origin(_fields(content, "origin", WeightsOrigin)),
             files={name: _file_entry(entry) for name, entry in _value(content, "files", dict).items()},
             ort_cpu=_graphs(content),
+            text=_text(content),
         )
     except ValueError as error:
         raise BundleError(f"{path / MANIFEST} is damaged: {first_line(error)}", hint="build the bundle again") from None
@@ -215,6 +229,18 @@ def _origin(content: Mapping[str, Any]) -> WeightsOrigin:
         if type(value) not in kinds.get(key, (str, NoneType)):
             raise ValueError(f"the origin's {key} is {reprlib.repr(value)}")
     return WeightsOrigin(**content)
+
+
+def _text(content: Mapping[str, Any]) -> TokenizerFacts:
+    """How text becomes tokens; by bytes, where a bundle from before there were others does not say."""
+    if "tokenizer" not in content:
+        return TokenizerFacts()
+    found = _fields(content, "tokenizer", TokenizerFacts)
+    kind, stop = _value(found, "kind", str), _value(found, "stop", list)
+    if kind not in get_args(TokenizerKind) or not all(type(token) is int for token in stop):
+        raise ValueError(f"the tokenizer is {reprlib.repr(found)}")
+    known: Any = kind
+    return TokenizerFacts(kind=known, stop=tuple(stop))
 
 
 def _graphs(content: Mapping[str, Any]) -> dict[OrtPrecision, OrtCpuFiles]:

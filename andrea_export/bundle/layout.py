@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from andrea_export.targets.onnx.files import MODEL, WEIGHTS
 from andrea_export.targets.registry import REGISTRY, target_of
 from andrea_export.targets.tensorrt.flavours import PLUGIN
+from andrea_export.tokens.files import TOKENIZER_FILES
 
 __all__ = ["MANIFEST", "MODEL", "PLUGIN", "REPORT", "SCHEMA", "WEIGHTS", "stranger_in"]
 
@@ -22,7 +23,12 @@ def stranger_in(folder: Path) -> str | None:
     ``manifest.json`` is a common name, so having one does not make a folder a bundle: every file must have a name that
     bundles have, and there must be a model or a manifest of ours.
     """
-    patterns = (MANIFEST, REPORT, *(pattern for target in REGISTRY for pattern in target_of(target).artifacts))
+    patterns = (
+        MANIFEST,
+        REPORT,
+        *TOKENIZER_FILES,
+        *(pattern for target in REGISTRY for pattern in target_of(target).artifacts),
+    )
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if not file.is_dir()]
     for name in names:
         if not any(PurePosixPath(name).match(one) and name.count("/") == one.count("/") for one in patterns):

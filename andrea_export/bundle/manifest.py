@@ -24,6 +24,7 @@ from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.protocol import Record
 from andrea_export.targets.recipe import Recipe, recipe_as_mapping
 from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.tokens.files import TokenizerFacts
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 
@@ -44,6 +45,8 @@ class Manifest(Strict):
     engines: tuple[EngineEntry, ...] = ()
     ort_cpu: tuple[OrtPrecision, ...] = ()
     """The precisions of the graphs for onnxruntime's CPU provider; ``files_of`` names the files."""
+    tokenizer: TokenizerFacts = field(default_factory=TokenizerFacts)
+    """How text becomes tokens; its file, if it has one, is among ``files``."""
     target_gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """File → compute capabilities it is for; ``9.0 PTX`` is compiled by the driver for any GPU from 9.0 on."""
     steps: Mapping[str, str] = field(default_factory=dict)
@@ -97,6 +100,7 @@ class Bundle:
             origin=self.origin,
             files=self.manifest.files,
             ort_cpu={precision: files_of(precision, int8_decode) for precision in self.manifest.ort_cpu},
+            text=self.manifest.tokenizer,
         )
 
 

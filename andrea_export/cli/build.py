@@ -19,6 +19,7 @@ from andrea_export.cli.options import (
     PresetOption,
     SeedOption,
     TargetChoice,
+    TokenizerOption,
     cache_dir_from,
     option,
     toolchain_from_environment,
@@ -73,6 +74,7 @@ def build(
     preset: PresetOption = None,
     checkpoint: CheckpointOption = None,
     seed: SeedOption = None,
+    tokenizer: TokenizerOption = None,
     target: TargetOption = None,
     precision: PrecisionOption = None,
     recipe: RecipeOption = None,
@@ -97,7 +99,10 @@ def build(
             cache_dir=cache_dir_from(cache_dir),
             progress=progress,
             toolchain=toolchain_from_environment(),
+            tokenizer=tokenizer,
         )
+    for text in result.notes:
+        note(f"note: {text}")
     _show(result, merged.precisions, as_json=as_json)
     exit_with_outcome(result.report)
 

@@ -17,6 +17,7 @@ from andrea_model.config import PRESETS
 
 if TYPE_CHECKING:
     from andrea_export.targets.protocol import Toolchain
+    from andrea_export.tokens.tokenizer import Tokenizer
 
 
 _MAX_DIGITS = 18  # of a token id: more would not fit the graph's int64
@@ -70,9 +71,23 @@ PresetOption = Annotated[
 ]
 CheckpointOption = Annotated[
     Path | None,
-    option("--checkpoint", "Weights, as safetensors. [default: none: untrained weights, made from --seed]", "FILE"),
+    option(
+        "--checkpoint",
+        "Weights: a file, or a folder of Hugging Face's (docs/guides/checkpoints.md). [default: none: untrained "
+        "weights, made from --seed]",
+        "PATH",
+    ),
 ]
 SeedOption = Annotated[int | None, option("--seed", "Seed of the untrained weights. [default: 0]", "N", callback=_seed)]
+TokenizerOption = Annotated[
+    str | None,
+    option(
+        "--tokenizer",
+        "How text becomes tokens: tokenizer.json, GPT-2's vocab.json, a JSON list of segments, a folder with one of "
+        "them, bytes, or none. [default: the one in the checkpoint's folder; for a file, bytes]",
+        "FILE",
+    ),
+]
 CacheDirOption = Annotated[
     Path | None,
     option(
@@ -131,7 +146,8 @@ TextOption = Annotated[
     Path | None,
     option(
         "--text",
-        "What the language model is judged on: a .txt file (its bytes are the tokens) or token ids. "
+        "What the language model is judged on: a .txt file, by the model's own tokenizer (else its bytes are the "
+        "tokens), or token ids. "
         "[default: a built-in text]",
         "FILE",
     ),
@@ -165,16 +181,16 @@ def toolchain_from_environment() -> Toolchain:
     return Toolchain(tensorrt_root=folder("TENSORRT_ROOT"), cuda_root=folder("CUDA_HOME"))
 
 
-def tokens_from_prompt(text: str, vocab_size: int) -> tuple[int, ...]:
+def tokens_from_prompt(text: str, vocab_size: int, tokenizer: Tokenizer) -> tuple[int, ...]:
     """The tokens of --prompt. Raises: UsageError if it is empty or not Unicode, or the vocabulary is too small."""
-    from andrea_export.tokens.tokenizer import BYTES
-
     if not text:
         raise UsageError("--prompt is empty, expected at least one character")
-    if vocab_size < BYTES.vocab_size:
-        raise UsageError(f"text needs a vocabulary of at least {BYTES.vocab_size}, and the model's has {vocab_size}")
+    if vocab_size < tokenizer.vocab_size:
+        raise UsageError(
+            f"text needs a vocabulary of at least {tokenizer.vocab_size}, and the model's has {vocab_size}"
+        )
     try:
-        return BYTES.encode(text)
+        return tokenizer.encode(text)
     except UnicodeEncodeError:
         raise UsageError("--prompt is not valid text in this terminal's encoding", hint="use UTF-8") from None
 

@@ -27,9 +27,10 @@ from andrea_export.core.errors import UsageError
 if TYPE_CHECKING:
     from andrea_export.runtime import Model
     from andrea_export.runtime.draft import Draft
+    from andrea_export.tokens.tokenizer import Tokenizer
 
 TokensOption = Annotated[str | None, option("--tokens", "The prompt as token ids: 5,17,42.", "IDS")]
-PromptOption = Annotated[str | None, option("--prompt", "The prompt as text: its UTF-8 bytes are the tokens.", "TEXT")]
+PromptOption = Annotated[str | None, option("--prompt", "The prompt as text, for the bundle's own tokenizer.", "TEXT")]
 NumNewOption = Annotated[int, option("--max-new-tokens", "How many tokens to generate.", "N", default_shown=True)]
 TemperatureOption = Annotated[float | None, option("--temperature", "Draw tokens, above 0. Left out: greedy.", "T")]
 TopKOption = Annotated[int | None, option("--top-k", "Draw from the K likeliest tokens.", "K")]
@@ -73,9 +74,12 @@ def run(
         raise UsageError(
             "give the prompt by --prompt or by --tokens, and by one of them only", hint="see andrea-export run --help"
         )
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=tuple(stop or ()))
     given = tokens_from_ids(tokens) if tokens is not None else None
-    read_contents(bundle).check()  # every file, not only those that this run reads
+    contents = read_contents(bundle)
+    contents.check()  # every file, not only those that this run reads
+    tokenizer = contents.tokenizer() if prompt is not None else None
+    ends = stop if stop or tokenizer is None else contents.text.stop
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=tuple(ends or ()))
     with load(
         bundle,
         provider=provider.value,
@@ -85,24 +89,26 @@ def run(
         allow_cpu_nodes=allow_cpu_nodes,
         verify=True,  # what has not changed since is not hashed again
     ) as model:
-        ids = given if given is not None else tokens_from_prompt(prompt or "", model.config.vocab_size)
+        if tokenizer is not None:
+            given = tokens_from_prompt(prompt or "", model.config.vocab_size, tokenizer)
+        ids = given or ()
         new_tokens = model.generate(ids, max_new_tokens=max_new_tokens, sampling=sampling)
         if not model.bundle.origin.trained:
             note(f"note: {model.bundle.origin}: the tokens mean nothing")
         for reason in model.passed_over:
             note(f"note: passed over {reason}")
-        generated, times_ms, text = _stream(new_tokens, as_text=prompt is not None, silent=as_json)
+        generated, times_ms, text = _stream(new_tokens, tokenizer, silent=as_json)
         if as_json:
             emit_json(_document(model, ids, generated, text))
         _note_speed(model, len(ids), times_ms)
         _note_draft(model)
 
 
-def _stream(tokens: Iterable[int], *, as_text: bool, silent: bool) -> tuple[list[int], list[float], str | None]:
+def _stream(
+    tokens: Iterable[int], tokenizer: Tokenizer | None, *, silent: bool
+) -> tuple[list[int], list[float], str | None]:
     """The tokens, the milliseconds each took, and the text they are; shown as they come unless silent."""
-    from andrea_export.tokens.tokenizer import BYTES
-
-    stream = BYTES.stream()
+    stream = tokenizer.stream() if tokenizer is not None else None
     generated: list[int] = []
     times_ms: list[float] = []
     pieces: list[str] = []
@@ -110,16 +116,16 @@ def _stream(tokens: Iterable[int], *, as_text: bool, silent: bool) -> tuple[list
     for token in tokens:
         now = time.perf_counter()
         times_ms.append((now - begin) * 1e3)
-        piece = stream.feed(token) if as_text else f"{',' if generated else ''}{token}"
+        piece = stream.feed(token) if stream is not None else f"{',' if generated else ''}{token}"
         generated.append(token)
         pieces.append(piece)
         if not silent:
             emit(piece, end="")
         begin = time.perf_counter()
-    rest = stream.finish()
+    rest = stream.finish() if stream is not None else ""
     if not silent:
         emit(rest)
-    return generated, times_ms, "".join([*pieces, rest]) if as_text else None
+    return generated, times_ms, "".join([*pieces, rest]) if stream is not None else None
 
 
 def _document(model: Model, prompt: Sequence[int], generated: list[int], text: str | None) -> dict[str, Any]:

@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.options import CheckpointOption, JsonOption, PresetOption, SeedOption, option, tokens_from_ids
+from andrea_export.cli.options import (
+    CheckpointOption,
+    JsonOption,
+    PresetOption,
+    SeedOption,
+    option,
+    tokens_from_ids,
+    tokens_from_prompt,
+)
 from andrea_export.cli.output import emit_result, note, wrapped
 from andrea_export.core.errors import UsageError
 from andrea_export.core.lines import table
 
 if TYPE_CHECKING:
+    from andrea_export.lesson.backends import LessonModel
     from andrea_export.lesson.lesson import Lesson, Observation
+    from andrea_export.tokens.tokenizer import Tokenizer
 
 
 BundleArgument = Annotated[
@@ -31,8 +41,9 @@ BlockOption = Annotated[
     int, option("--block", "The block to follow the token through, from 0.", "N", default_shown=True)
 ]
 TokensOption = Annotated[
-    str, option("--tokens", "The tokens before and including the one traced.", "IDS", default_shown=True)
+    str | None, option("--tokens", "The tokens before and including the one traced. [default: 5,17,42]", "IDS")
 ]
+PromptOption = Annotated[str | None, option("--prompt", "The same as text, for the model's own tokenizer.", "TEXT")]
 PositionOption = Annotated[
     int | None, option("--position", "Which of the tokens to trace, from 0. [default: the last]", "N")
 ]
@@ -52,7 +63,8 @@ def trace(
     bundle: BundleArgument = None,
     *,
     block: BlockOption = 0,
-    tokens: TokensOption = "5,17,42",
+    tokens: TokensOption = None,
+    prompt: PromptOption = None,
     position: PositionOption = None,
     backend: BackendOption = None,
     preset: PresetOption = None,
@@ -64,7 +76,9 @@ def trace(
 
     LayerNorm, q, k, v, attention weights, attention delta, residual add, LayerNorm, W_1, GELU, W_2, residual add.
     """
-    ids = tokens_from_ids(tokens)
+    if tokens is not None and prompt is not None:
+        raise UsageError("give --prompt or --tokens, one of them only", hint="see andrea-export trace --help")
+    ids = tokens_from_ids("5,17,42" if tokens is None else tokens) if prompt is None else None
     if bundle is not None and (preset is not None or seed is not None):
         raise UsageError(
             "--preset and --seed describe a model; a bundle already is one", hint="leave them out, or leave out BUNDLE"
@@ -75,12 +89,23 @@ def trace(
 
     names = tuple(dict.fromkeys(backend or _default_backends()))
     with lesson_model(bundle, preset=preset, checkpoint=checkpoint, seed=seed or 0, backends=names) as model:
+        if ids is None:
+            ids = tokens_from_prompt(prompt or "", model.loaded.config.vocab_size, _tokenizer(model, checkpoint))
         at = checked_position(model.loaded.config, tokens=ids, position=position, block=block)
         runs = [run_backend(name, model, ids, block) for name in names]
         lesson = lesson_from_layers(
             runs, model.loaded.config, weights=str(model.loaded.origin), tokens=ids, position=at, block=block
         )
     emit_result(lambda: asdict(lesson), _lines(lesson, model.weights_from), as_json=as_json)
+
+
+def _tokenizer(model: LessonModel, checkpoint: Path | None) -> Tokenizer:
+    """The bundle's tokenizer, or the one in the checkpoint's folder. Raises: UsageError where there is none."""
+    from andrea_export.tokens.files import find_tokenizer
+
+    if model.bundle is not None:
+        return model.bundle.contents.tokenizer()
+    return find_tokenizer(None, checkpoint, model.loaded.config).open(checkpoint or Path())
 
 
 def _default_backends() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from andrea_export.core.errors import BackendUnavailable, UsageError
 from andrea_export.core.profile import Profile
-from andrea_export.tokens.tokenizer import BYTES
+from andrea_export.tokens.tokenizer import BYTES, Tokenizer, outside_vocabulary
 from andrea_model.config import AndreaConfig
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -137,7 +137,7 @@ def tokens_from_file(file: Path, config: AndreaConfig) -> tuple[tuple[int, ...],
     return tuple(tuple(row) for row in rows)
 
 
-def text_tokens(file: Path, config: AndreaConfig) -> tuple[int, ...]:
+def text_tokens(file: Path, config: AndreaConfig, tokenizer: Tokenizer = BYTES) -> tuple[int, ...]:
     """The tokens of a text: a ``.txt`` file's content, or the token ids in any other file. Raises: UsageError."""
     if file.suffix == ".txt":
         try:
@@ -146,11 +146,10 @@ def text_tokens(file: Path, config: AndreaConfig) -> tuple[int, ...]:
             raise UsageError(f"text {file}: {error.strerror}") from None
         if not content:
             raise UsageError(f"text {file} is empty")
-        tokens = BYTES.encode_bytes(content)
-        outside = [token for token in tokens if token >= config.vocab_size]
-        if outside:
-            raise UsageError(f"text {file}: byte {outside[0]} is outside the vocabulary (0 to {config.vocab_size - 1})")
-        return tokens[: config.n_ctx + 1]
+        tokens = tokenizer.encode_bytes(content)[: config.n_ctx + 1]
+        if outside := outside_vocabulary(config, tokens):
+            raise UsageError(f"text {file}: {outside[0]}")
+        return tokens
     rows = tokens_from_file(file, replace(config, n_ctx=config.n_ctx + 1))
     return tuple(token for row in rows for token in row)[: config.n_ctx + 1]
 
@@ -209,8 +208,8 @@ def _problems(index: int, row: Sequence[int], config: AndreaConfig) -> list[str]
     return problems
 
 
-def built_in_tokens(config: AndreaConfig) -> tuple[int, ...]:
+def built_in_tokens(config: AndreaConfig, tokenizer: Tokenizer = BYTES) -> tuple[int, ...]:
     """The text's tokens: what fills the context, and one more to predict. None where the vocabulary is too small."""
-    if config.vocab_size < BYTES.vocab_size:
+    if config.vocab_size < tokenizer.vocab_size:
         return ()
-    return BYTES.encode_bytes(BUILT_IN_TEXT.read_bytes())[: config.n_ctx + 1]
+    return tokenizer.encode_bytes(BUILT_IN_TEXT.read_bytes())[: config.n_ctx + 1]

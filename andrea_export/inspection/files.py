@@ -102,6 +102,7 @@ def inspect_bundle(path: Path) -> Inspection:
         made_by={
             **manifest.versions,
             "verdict when built": manifest.verdict,
+            "tokenizer": manifest.tokenizer.kind,
             "precisions": ", ".join(manifest.recipe.precisions),
             **({} if mismatches else _linear_layers(bundle)),
             **{f"GPUs of {file}": ", ".join(gpus) for file, gpus in manifest.target_gpus.items()},

@@ -12,7 +12,7 @@ from andrea_export.core.numbers import whole_number
 from andrea_export.runtime.decoder import Decoder, Generation, LogitsBV
 from andrea_export.runtime.draft import Draft
 from andrea_export.runtime.sampling import Sampler, Sampling, checked_sampling
-from andrea_export.tokens.tokenizer import check_generation, check_prompt, token_ids
+from andrea_export.tokens.tokenizer import Tokenizer, check_generation, check_prompt, token_ids
 from andrea_model.config import AndreaConfig
 
 
@@ -41,6 +41,13 @@ class Model:
     def config(self) -> AndreaConfig:
         """The model's shape."""
         return self.bundle.config
+
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer: ``encode`` makes a prompt of text, ``stream`` text of tokens as they come.
+
+        Raises: UsageError (the bundle has none), BundleError (damaged), BackendUnavailable (its package is missing).
+        """
+        return self.bundle.tokenizer()
 
     @property
     def name(self) -> str:

@@ -24,6 +24,7 @@ from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.recipe import Recipe
 from andrea_export.targets.tensorrt.facts import EngineEntry
+from andrea_export.tokens.files import FoundTokenizer, TokenizerFacts
 from andrea_export.weights.load import LoadedModel
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
@@ -49,6 +50,7 @@ class Record:
     engines: tuple[EngineEntry, ...] = ()
     ort_cpu: tuple[OrtPrecision, ...] = ()
     target_gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tokenizer: TokenizerFacts = field(default_factory=TokenizerFacts)
     steps: dict[str, str] = field(default_factory=dict)
     """Step → its key."""
 
@@ -65,6 +67,7 @@ class Build:
     origin: WeightsOrigin
     load: Callable[[], LoadedModel]
     """The torch model; loaded once, when it is first wanted. Raises: CheckpointError."""
+    tokenizer: FoundTokenizer
     cache_dir: Path
     toolchain: Toolchain
     progress: Progress

@@ -1,14 +1,12 @@
 """What a tokenizer is, and the first: a byte is a token, ids below 256 are the bytes of UTF-8; and what can be
 generated from: prompts of the model's token ids that leave room in its context.
-
-The published vocabulary's segments are not public, so text is bytes here; any other token is shown by its id.
 """
 
 from __future__ import annotations
 
 import codecs
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, SupportsIndex
 
 from andrea_export.core.errors import UsageError
@@ -26,6 +24,9 @@ class Tokenizer(Protocol):
 
     def encode_bytes(self, content: bytes) -> tuple[int, ...]:
         """The ids of a file's content. Every sequence of bytes can be spelled, whether it is valid UTF-8 or not."""
+
+    def spelled(self, token: int) -> bytes | None:
+        """The bytes of one token: those of a text's tokens, one after the other, are the text. None: it has none."""
 
     def stream(self) -> TextStream:
         """A new text, to be decoded token by token."""
@@ -56,20 +57,23 @@ class ByteTokenizer:
         return tuple(content)
 
     def stream(self) -> ByteStream:
-        return ByteStream()
+        return ByteStream(self.spelled)
+
+    def spelled(self, token: int) -> bytes | None:
+        return bytes([token]) if token < _NUM_BYTES else None
 
 
 class ByteStream:
-    """A ``TextStream`` of bytes."""
+    """A ``TextStream`` of tokens that are bytes, each as ``spelled`` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, spelled: Callable[[int], bytes | None]) -> None:
+        self._spelled = spelled
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token: int) -> str:
-        """What this token completes: nothing, a character, or the mark ``⟨300⟩`` of a token that is not a byte."""
-        if token < _NUM_BYTES:
-            return self._decoder.decode(bytes([token]))
-        return f"{self.finish()}⟨{token}⟩"
+        """What this token completes: nothing, characters, or the mark ``⟨300⟩`` of a token that spells nothing."""
+        spelled = self._spelled(token)
+        return f"{self.finish()}⟨{token}⟩" if spelled is None else self._decoder.decode(spelled)
 
     def finish(self) -> str:
         rest = self._decoder.decode(b"", final=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from andrea_export.bundle.manifest import Bundle, open_bundle
 from andrea_export.compare.compare import Compared, compare, language_rows
 from andrea_export.compare.inputs import (
+    BUILT_IN_TEXT,
     Inputs,
     built_in_tokens,
     cases_from_tokens,
@@ -38,6 +39,8 @@ from andrea_export.judge.verdicts import Terms, judged
 from andrea_export.report.schema import LanguageModelRow, Report
 from andrea_export.sessions.onnxruntime import onnxruntime_version
 from andrea_export.targets.tensorrt.source import EngineSource, mixed_source
+from andrea_export.tokens.files import find_tokenizer
+from andrea_export.tokens.tokenizer import BYTES, Tokenizer
 from andrea_export.weights.readers import OPENERS, is_checkpoint_folder, open_checkpoint
 from andrea_export.weights.readers.recognise import recognise
 from andrea_model.config import AndreaConfig
@@ -114,8 +117,20 @@ def inputs_for(
     source = f"{file.name}" if file is not None else "seed 0"
     if not language_model:
         return Inputs(cases=cases, source=source)
-    tokens = built_in_tokens(config) if text is None else text_tokens(text, config)
+    tokenizer = tokenizer_of(sources)
+    tokens = built_in_tokens(config, tokenizer) if text is None else text_tokens(text, config, tokenizer)
     return Inputs(cases=cases, text=tokens, source=f"{source}; text: {text.name if text is not None else 'built in'}")
+
+
+def tokenizer_of(sources: Sequence[Source]) -> Tokenizer:
+    """The tokenizer of the sources that have one; bytes where none has. Raises: MismatchError for two that differ."""
+    first, *others = [source.tokenizer for source in sources if source.tokenizer is not None] or [BYTES]
+    probe = BUILT_IN_TEXT.read_bytes()
+    if any(other.encode_bytes(probe) != first.encode_bytes(probe) for other in others):
+        raise MismatchError(
+            "the two make other tokens of the same text", hint="give token ids, or leave out the language model"
+        )
+    return first
 
 
 class Sources(ExitStack):
@@ -129,7 +144,10 @@ class Sources(ExitStack):
         path, artifact = _split(specification)
         kind = recognise(path)
         if kind == "folder" and not is_checkpoint_folder(path):
-            return self._from_bundle(open_bundle(path), artifact or "onnx")
+            bundle = open_bundle(path)
+            source = self._from_bundle(bundle, artifact or "onnx")
+            source.tokenizer = bundle.contents.tokenizer() if bundle.manifest.tokenizer.kind != "none" else None
+            return source
         if kind == "special":
             raise UsageError(f"{path} is neither a file nor a folder", hint=WHAT_CAN_BE_COMPARED)
         if kind == "empty":
@@ -140,7 +158,11 @@ class Sources(ExitStack):
             trace.verify()
             return TraceSource(trace)
         if kind in OPENERS:
-            return torch_source(path, artifact or precision)
+            source = torch_source(path, artifact or precision)
+            if kind == "folder":
+                found = find_tokenizer(None, path, source.identity.config)
+                source.tokenizer = None if found.facts.kind == "none" else found.open(path)
+            return source
         if path.suffix == ".safetensors":
             open_checkpoint(path)  # says how it is damaged
         _no_artifact(path, artifact, "an ONNX file")

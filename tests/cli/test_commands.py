@@ -248,7 +248,7 @@ def test_inspect_a_bundle(andrea: Andrea, built_bundle: Path) -> None:
 def test_inspect_a_checkpoint(andrea: Andrea, checkpoint: Path) -> None:
     outcome = andrea("inspect", checkpoint)
     assert outcome.code == 0
-    assert outcome.stdout.startswith(f"{checkpoint}: checkpoint (safetensors), 747.2 kB")
+    assert outcome.stdout.startswith(f"{checkpoint}: checkpoint (andrea-export), 747.2 kB")
     assert "token_embed.weight" in outcome.stdout
 
 

@@ -21,6 +21,7 @@ import pytest
 from andrea_export.cli.options import tokens_from_prompt
 from andrea_export.cli.output import emit
 from andrea_export.core.errors import UsageError
+from andrea_export.tokens.tokenizer import BYTES
 from tests.conftest import Andrea, Outcome
 
 
@@ -92,7 +93,7 @@ def test_what_run_refuses(andrea: Andrea, ort_bundle: Path, options: Sequence[st
 )
 def test_texts_that_cannot_be_a_prompt(text: str, vocabulary: int, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        tokens_from_prompt(text, vocabulary)
+        tokens_from_prompt(text, vocabulary, BYTES)
 
 
 def test_a_precision_that_was_not_built(andrea: Andrea, built_bundle: Path) -> None:

@@ -15,6 +15,7 @@ from andrea_export.core.errors import MismatchError
 from andrea_export.core.names import Segment
 from andrea_export.core.profile import Profile
 from andrea_export.sessions.base import Session
+from andrea_export.tokens.tokenizer import Tokenizer
 from andrea_export.weights.origin import WeightsOrigin
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea
@@ -64,6 +65,8 @@ class Source(Protocol):
     """Whether it is what errors are measured against, torch in fp64: it can be fed, and it has no error of its own."""
     reruns_as_shipped: bool = False
     """Whether its layers are had by cutting it up or adding outputs, so that it is run once more, as it ships."""
+    tokenizer: Tokenizer | None = None
+    """How its text becomes tokens; None where nothing says."""
     recording: TraceFile | None = None
     """The recorded run that it is: it brings its own inputs, and what it predicted."""
 
