@@ -6,7 +6,7 @@ Owns what is built (targets that this machine can, or an error) and where; the s
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from andrea_export.build.pipeline import Pipeline, StepOutcome
@@ -22,6 +22,7 @@ from andrea_export.targets.registry import ALWAYS, REGISTRY, in_build_order, tar
 from andrea_export.tokens.files import find_tokenizer
 from andrea_export.weights.load import LoadedModel, load_model, resolve_origin
 from andrea_export.weights.origin import WeightsOrigin
+from andrea_export.weights.readers import Reading, open_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +48,19 @@ def build_bundle(
     progress: Progress,
     toolchain: Toolchain | None = None,
     tokenizer: str | None = None,
+    reading: Reading | None = None,
 ) -> BuildResult:
     """Builds the bundle ``output``, or brings an earlier one there up to date; ``force`` reuses nothing of that one.
 
     ``tokenizer``: a file or folder, ``bytes`` or ``none``; left out: the one in the checkpoint's folder, or bytes.
+    ``reading``: what is said of a checkpoint that it does not say itself; the recipe's ``model`` is its shape.
     The bundle is written even if its validation fails: its report says what is wrong, and ``run`` refuses it.
     Raises: UsageError, CheckpointError, BackendUnavailable (a target asked for by name), PluginError, BuildError.
     """
     check_output(output)
     toolchain = toolchain or Toolchain()
-    config, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
+    reading = replace(reading or Reading(), config=recipe.model)
+    config, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed, reading=reading)
     found = find_tokenizer(tokenizer, checkpoint, config)
     targets, left_out = _targets(recipe, toolchain)
     resolved = recipe.resolved(preset=origin.preset, targets=targets)
@@ -69,7 +73,7 @@ def build_bundle(
             recipe=resolved,
             config=config,
             origin=origin,
-            load=_loader(recipe, checkpoint, origin),
+            load=_loader(recipe, checkpoint, origin, reading),
             tokenizer=found,
             cache_dir=cache_dir,
             toolchain=toolchain,
@@ -80,8 +84,17 @@ def build_bundle(
         manifest, report = run.all_steps()
         staging.replaces = manifest is not previous
     return BuildResult(
-        bundle=output, steps=tuple(run.outcomes), report=report, manifest=manifest, left_out=left_out, notes=found.notes
+        bundle=output,
+        steps=tuple(run.outcomes),
+        report=report,
+        manifest=manifest,
+        left_out=left_out,
+        notes=(*_notes_of(checkpoint, reading), *found.notes),
     )
+
+
+def _notes_of(checkpoint: Path | None, reading: Reading) -> tuple[str, ...]:
+    return open_checkpoint(checkpoint, reading).notes if checkpoint is not None else ()
 
 
 def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -107,12 +120,14 @@ def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[str, ...], tup
     return tuple(targets), tuple(left_out)
 
 
-def _loader(recipe: Recipe, checkpoint: Path | None, origin: WeightsOrigin) -> Callable[[], LoadedModel]:
+def _loader(
+    recipe: Recipe, checkpoint: Path | None, origin: WeightsOrigin, reading: Reading
+) -> Callable[[], LoadedModel]:
     """Loads the model once, when it is first wanted; by then it must still be of this origin."""
 
     @functools.cache
     def load() -> LoadedModel:
-        loaded = load_model(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
+        loaded = load_model(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed, reading=reading)
         if loaded.origin != origin:
             raise CheckpointError(f"checkpoint {checkpoint} changed while the bundle was being built")
         return loaded

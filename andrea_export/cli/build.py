@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,10 @@ from andrea_export.cli.judged import exit_with_outcome, screen
 from andrea_export.cli.options import (
     CacheDirOption,
     CheckpointOption,
+    ConfigOption,
     JsonOption,
+    LayoutOption,
+    OrientationOption,
     PrecisionChoice,
     PresetOption,
     SeedOption,
@@ -22,6 +26,7 @@ from andrea_export.cli.options import (
     TokenizerOption,
     cache_dir_from,
     option,
+    reading_from,
     toolchain_from_environment,
 )
 from andrea_export.cli.output import emit_result, note, size, wrapped
@@ -33,6 +38,7 @@ from andrea_export.targets.registry import REGISTRY
 if TYPE_CHECKING:
     from andrea_export.build.build import BuildResult
     from andrea_export.targets.recipe import Recipe
+    from andrea_export.weights.readers import Reading
 
 
 def _either(names: Iterable[str]) -> str:
@@ -73,6 +79,9 @@ def build(
     *,
     preset: PresetOption = None,
     checkpoint: CheckpointOption = None,
+    config: ConfigOption = None,
+    orientation: OrientationOption = None,
+    layout: LayoutOption = None,
     seed: SeedOption = None,
     tokenizer: TokenizerOption = None,
     target: TargetOption = None,
@@ -87,12 +96,21 @@ def build(
     A step whose inputs have not changed is reused, and says so. The bundle appears whole or not at all.
     """
     from andrea_export.build.build import build_bundle
+    from andrea_export.weights.shape import config_from_file
 
-    options = {"preset": preset, "seed": seed, "targets": _values(target), "precisions": _values(precision)}
+    options: dict[str, Any] = {
+        "preset": preset,
+        "seed": seed,
+        "targets": _values(target),
+        "precisions": _values(precision),
+    }
+    if config is not None:
+        options["model"] = asdict(config_from_file(config))
     merged = _recipe(recipe, options)
+    reading = reading_from(orientation, layout)
     with progress_on_stderr() as progress:
         result = build_bundle(
-            output if output is not None else _default_output(merged, checkpoint),
+            output if output is not None else _default_output(merged, checkpoint, reading),
             merged,
             checkpoint=checkpoint,
             force=force,
@@ -100,6 +118,7 @@ def build(
             progress=progress,
             toolchain=toolchain_from_environment(),
             tokenizer=tokenizer,
+            reading=reading,
         )
     for text in result.notes:
         note(f"note: {text}")
@@ -120,11 +139,12 @@ def _recipe(file: Path | None, options: dict[str, Any]) -> Recipe:
     return recipe_from_mapping({**keys, **given}, where=f"recipe {file}" if file is not None else "options")
 
 
-def _default_output(recipe: Recipe, checkpoint: Path | None) -> Path:
+def _default_output(recipe: Recipe, checkpoint: Path | None, reading: Reading) -> Path:
     """The preset's name in the working directory; ``andrea`` for a checkpoint whose shape is not a preset's."""
     from andrea_export.weights.load import resolve_origin
 
-    _, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed)
+    reading = replace(reading, config=recipe.model)
+    _, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed, reading=reading)
     return Path(origin.preset or "andrea")
 
 

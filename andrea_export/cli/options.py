@@ -18,6 +18,7 @@ from andrea_model.config import PRESETS
 if TYPE_CHECKING:
     from andrea_export.targets.protocol import Toolchain
     from andrea_export.tokens.tokenizer import Tokenizer
+    from andrea_export.weights.readers import Reading
 
 
 _MAX_DIGITS = 18  # of a token id: more would not fit the graph's int64
@@ -31,6 +32,13 @@ class ProviderChoice(str, Enum):
     CUDA = "cuda"
     TENSORRT = "tensorrt"
     TENSORRT_RTX = "tensorrt-rtx"
+
+
+class OrientationChoice(str, Enum):
+    """How a checkpoint stores its matrices."""
+
+    IN_OUT = "in-out"
+    OUT_IN = "out-in"
 
 
 def _choices(name: str, values: Iterable[str]) -> Any:
@@ -76,6 +84,30 @@ CheckpointOption = Annotated[
         "Weights: a file, or a folder of Hugging Face's (docs/guides/checkpoints.md). [default: none: untrained "
         "weights, made from --seed]",
         "PATH",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    option(
+        "--config",
+        "The model's shape in a file, TOML or JSON, where neither the checkpoint nor a preset has it.",
+        "FILE",
+    ),
+]
+OrientationOption = Annotated[
+    OrientationChoice | None,
+    option(
+        "--orientation",
+        "How the checkpoint stores matrices: in-out or out-in (nn.Linear's). [default: as it says or its shapes prove]",
+        "WAY",
+    ),
+]
+LayoutOption = Annotated[
+    Path | None,
+    option(
+        "--layout",
+        "The order of the tensors in the published training checkpoint, as TOML. [default: a guess, called one]",
+        "FILE",
     ),
 ]
 SeedOption = Annotated[int | None, option("--seed", "Seed of the untrained weights. [default: 0]", "N", callback=_seed)]
@@ -179,6 +211,13 @@ def toolchain_from_environment() -> Toolchain:
         return Path(value) if value else None
 
     return Toolchain(tensorrt_root=folder("TENSORRT_ROOT"), cuda_root=folder("CUDA_HOME"))
+
+
+def reading_from(orientation: OrientationChoice | None, layout: Path | None) -> Reading:
+    """What the options say of a checkpoint, its shape left out."""
+    from andrea_export.weights.readers import Reading
+
+    return Reading(orientation=None if orientation is None else orientation.value, layout=layout)
 
 
 def tokens_from_prompt(text: str, vocab_size: int, tokenizer: Tokenizer) -> tuple[int, ...]:

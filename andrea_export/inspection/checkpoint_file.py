@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from andrea_export.core.errors import CheckpointError
-from andrea_export.core.hashing import sha256_of
 from andrea_export.core.names import CONFIG_KEY
 from andrea_export.inspection.facts import Inspection, TensorFact, parameter_counts
 from andrea_export.weights.origin import preset_of
-from andrea_export.weights.readers import Checkpoint, open_checkpoint
+from andrea_export.weights.readers import Checkpoint, Reading, open_checkpoint
 from andrea_export.weights.readers.base import described
+from andrea_export.weights.readers.published import open_published
 from andrea_export.weights.readers.recognise import published_header
 from andrea_export.weights.readers.stored import files_of
 from andrea_model.config import PRESETS, AndreaConfig
@@ -85,12 +85,13 @@ def inspect_published(path: Path) -> Inspection:
         for config in (preset, replace(preset, tied_head=False, bias=False, norm_parameters=False))
         if parameter_counts(config).exact == num_params
     ]
+    opened = open_published(path, Reading())
     matches = "; ".join(f"that is {name} with {config.variant}" for name, config in fits)
     return Inspection(
         kind="published-checkpoint",
         path=str(path),
         num_bytes=path.stat().st_size,
-        sha256=sha256_of(path),
+        sha256=opened.sha256() if path.stat().st_size <= 3 * _HASHED_BYTES else None,
         config=fits[0][1] if fits else None,
         preset=fits[0][0] if fits else None,
         weights=f"training step {step:,}",
@@ -99,7 +100,7 @@ def inspect_published(path: Path) -> Inspection:
         made_by={"layout": "int32 step, int32 n_params, float32 weights, Adam m, Adam v", "step": str(step)},
         notes=(
             f"{num_params:,} parameters: {matches or 'that is not the count of any preset'}",
-            "the model card does not state the order of the tensors, so it cannot be built from as it is: convert it "
-            "to safetensors with the training engine",
+            "its sha256 is that of its header and weights: Adam's moments are not read",
+            *opened.notes,
         ),
     )

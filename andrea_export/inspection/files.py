@@ -46,6 +46,8 @@ def refuse_json(path: Path) -> NoReturn:
 INSPECTORS: Mapping[FileKind, Callable[[Path], Inspection]] = {
     "checkpoint": inspect_checkpoint,
     "trace": inspect_checkpoint,  # its tensors, like those of any safetensors file
+    "pickle": inspect_checkpoint,
+    "llm.c": inspect_checkpoint,
     "published-checkpoint": inspect_published,
     "onnx": inspect_onnx,
     "engine": inspect_engine,

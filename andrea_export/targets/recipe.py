@@ -21,6 +21,8 @@ from andrea_export.core.profile import Profile, ShapeRange
 from andrea_export.core.strict import Strict
 from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.registry import REGISTRY
+from andrea_export.weights.origin import config_with
+from andrea_model.config import AndreaConfig
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,6 +42,8 @@ class Recipe(Strict):
 
     preset: str | None = None
     """One of ``andrea_model.PRESETS``; left out: the checkpoint's own configuration, or andrea-120m."""
+    model: AndreaConfig | None = None
+    """The shape itself, under the names of ``AndreaConfig``, where no preset has it and the checkpoint does not say."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the untrained weights, where no checkpoint is given."""
     targets: tuple[TargetName, ...] | None = None
@@ -59,6 +63,8 @@ class Recipe(Strict):
     """An engine build that takes longer is stopped, and is an error."""
 
     def __post_init__(self) -> None:
+        if self.preset is not None and self.model is not None:
+            raise ValueError("preset and model both give the shape, expected one of them")
         for name in ("targets", "precisions", "cuda_architectures"):
             values = getattr(self, name)
             if values is not None and not values:
@@ -96,6 +102,11 @@ _RECIPE = TypeAdapter(Recipe)
 
 def recipe_from_mapping(values: dict[str, Any], *, where: str) -> Recipe:
     """The recipe these keys describe. Raises UsageError naming every wrong key and value at once."""
+    if values.get("model") is not None:
+        try:
+            config_with(values["model"])  # which names everything that is wrong with it
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{where}: model: {first_line(error)}", hint="see docs/reference/recipe.md") from None
     try:
         # As JSON, where a number in quotes is not a number, and a tuple is an array, as TOML calls it.
         text = json.dumps(values, default=_refused)
@@ -139,7 +150,7 @@ def _only(precisions: tuple[str, ...]) -> str:
 def _keys(table: str) -> tuple[str, ...]:
     """The keys of a table by its dotted name ("" for the recipe itself); empty where a recipe has no such table."""
     ranges = {f"profile.{name}": ShapeRange for name in Profile.__dataclass_fields__}
-    kind = {"": Recipe, "ort_cpu": OrtCpu, "profile": Profile, **ranges}.get(table)
+    kind = {"": Recipe, "model": AndreaConfig, "ort_cpu": OrtCpu, "profile": Profile, **ranges}.get(table)
     return () if kind is None else tuple(entry.name for entry in fields(kind))
 
 

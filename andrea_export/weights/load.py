@@ -105,6 +105,11 @@ def _config_of(opened: Checkpoint, preset: str | None, given: AndreaConfig | Non
     own = opened.config
     if preset is None and given is None and own is not None:
         return own, preset_of(own)
+    if preset is None and given is None and opened.family != "andrea-export":
+        raise CheckpointError(
+            f"checkpoint {opened.path} ({opened.family}) does not state its shape",
+            hint="name it: --config FILE, or --preset NAME",
+        )
     name = preset or DEFAULT_PRESET
     config = given or config_from_preset(name)
     if own is not None and own != config:

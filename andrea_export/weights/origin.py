@@ -1,6 +1,6 @@
 """Where weights came from, and the presets that are shorthand for a shape. Reads no file."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 
 from andrea_export.core.errors import UsageError
 from andrea_model.config import PRESETS, AndreaConfig
@@ -42,6 +42,19 @@ def config_from_preset(preset: str) -> AndreaConfig:
         return PRESETS[preset]
     except KeyError:
         raise UsageError(f"unknown preset '{preset}'", hint=f"presets: {', '.join(PRESETS)}") from None
+
+
+def config_with(values: object) -> AndreaConfig:
+    """The shape that these keys, which are ``AndreaConfig``'s, state. Raises: ValueError naming what is wrong."""
+    known = [entry.name for entry in fields(AndreaConfig)]
+    needed = [entry.name for entry in fields(AndreaConfig) if entry.default is MISSING]
+    if not isinstance(values, dict):
+        raise ValueError(f"a model's shape is a table of {', '.join(known)}")
+    problems = [f"unknown key '{name}'" for name in values if name not in known]
+    problems += [f"it has no {name}" for name in needed if name not in values]
+    if problems:
+        raise ValueError(f"{'; '.join(problems)} (keys: {', '.join(known)})")
+    return AndreaConfig(**values)
 
 
 def preset_of(config: AndreaConfig | None) -> str | None:

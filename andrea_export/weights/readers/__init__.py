@@ -10,9 +10,12 @@ from pathlib import Path
 from andrea_export.core.errors import CheckpointError
 from andrea_export.weights.readers.andrea import open_andrea
 from andrea_export.weights.readers.base import Checkpoint, Reading, has_names_of
-from andrea_export.weights.readers.gpt2 import CONFIG, GPT2, open_gpt2
-from andrea_export.weights.readers.recognise import FileKind, no_order, recognise
-from andrea_export.weights.readers.stored import safetensors_in
+from andrea_export.weights.readers.gpt2 import CONFIG, GPT2, open_gpt2, tied_head
+from andrea_export.weights.readers.llmc import open_llmc
+from andrea_export.weights.readers.nanogpt import open_nanogpt, unwrapped
+from andrea_export.weights.readers.published import open_published
+from andrea_export.weights.readers.recognise import FileKind, recognise
+from andrea_export.weights.readers.stored import StoredTensor, pickle_in, pickled_tensors, safetensors_in
 
 __all__ = ["OPENERS", "Checkpoint", "Reading", "is_checkpoint_folder", "open_checkpoint"]
 
@@ -46,15 +49,42 @@ def _open_safetensors(path: Path, reading: Reading) -> Checkpoint:
     tensors, metadata = safetensors_in(path)
     if has_names_of(GPT2, tensors) and (path.parent / CONFIG).is_file():
         raise CheckpointError(f"checkpoint {path} is a part of a folder", hint=f"name the folder: {path.parent}")
-    return open_andrea(path, tensors, metadata, reading)
+    return _open_named(path, tensors, metadata, reading)
 
 
-def _open_published(path: Path, reading: Reading) -> Checkpoint:
-    raise no_order(path)
+def _open_pickle(path: Path, reading: Reading) -> Checkpoint:
+    content = pickle_in(path)
+    if not isinstance(content, Mapping):
+        raise CheckpointError(f"checkpoint {path} holds a {type(content).__name__}, expected a state dict")
+    if "model" in content and "model_args" in content:
+        return open_nanogpt(path, content, reading)
+    inner = next((content[key] for key in ("model", "state_dict") if isinstance(content.get(key), Mapping)), content)
+    return _open_named(path, unwrapped(pickled_tensors(inner, path)), {}, reading)
+
+
+def _open_named(
+    path: Path, tensors: dict[str, StoredTensor], metadata: Mapping[str, str], reading: Reading
+) -> Checkpoint:
+    """By its names: ours, or GPT-2's, of which a file alone does not say the number of heads."""
+    if not has_names_of(GPT2, tensors):
+        return open_andrea(path, tensors, metadata, reading)
+    without_copy, _ = tied_head(tensors)
+    return Checkpoint(
+        path=path,
+        family="GPT-2's names",
+        tensors=without_copy,
+        spelling=GPT2,
+        config=None,
+        orientation=reading.orientation,
+        metadata=metadata,
+        hint=lambda _: "the file does not say its shape: name it with --config FILE",
+    )
 
 
 OPENERS: Mapping[FileKind, Callable[[Path, Reading], Checkpoint]] = {
     "folder": _open_folder,
     "checkpoint": _open_safetensors,
-    "published-checkpoint": _open_published,
+    "pickle": _open_pickle,
+    "llm.c": open_llmc,
+    "published-checkpoint": open_published,
 }

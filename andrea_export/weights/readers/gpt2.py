@@ -185,10 +185,24 @@ def _without_tied_head(
     head = tensors.get("lm_head.weight")
     if head is None or not facts.get("tie_word_embeddings", True):
         return tensors
-    embedding = tensors.get("transformer.wte.weight", tensors.get("wte.weight"))
-    if embedding is None or head.shape != embedding.shape or not bool((head.read() == embedding.read()).all()):
+    found, tied = tied_head(tensors)
+    if not tied:
         raise CheckpointError(
             f"checkpoint {where}: lm_head.weight is not wte.weight, and the head is said to be tied to it",
             hint='if the model has a head of its own, its config.json says "tie_word_embeddings": false',
         )
-    return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+    return found
+
+
+def tied_head(tensors: dict[str, StoredTensor]) -> tuple[dict[str, StoredTensor], bool]:
+    """The tensors without a stored copy of a tied head, and whether the head is tied: absent, or equal to wte."""
+    head = tensors.get("lm_head.weight")
+    if head is None:
+        return tensors, True
+    embedding = tensors.get("transformer.wte.weight", tensors.get("wte.weight"))
+    if embedding is None or head.shape != embedding.shape:
+        return tensors, False
+    same = (head.file, head.offset, head.value is None) == (embedding.file, embedding.offset, True)
+    if not same and not bool((head.read() == embedding.read()).all()):
+        return tensors, False
+    return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}, True

@@ -10,16 +10,29 @@ import struct
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from andrea_export.core.errors import CheckpointError
 from andrea_export.core.names import TRACE_KEY
 
 FileKind = Literal[
-    "folder", "special", "empty", "engine", "plugin", "json", "trace", "checkpoint", "published-checkpoint", "onnx"
+    "folder",
+    "special",
+    "empty",
+    "engine",
+    "plugin",
+    "json",
+    "trace",
+    "checkpoint",
+    "pickle",
+    "llm.c",
+    "published-checkpoint",
+    "onnx",
 ]
 
 # A plan's first four bytes. `vtrt` was read from TensorRT-RTX 1.7.1's plans; `ftrt` is classic TensorRT's.
 PLAN_MAGIC = {b"vtrt": "TensorRT-RTX", b"ftrt": "TensorRT"}
 ELF_MAGIC = b"\x7fELF"
+# A zip file; and torch.save's own magic number, pickled, as it began until torch 1.6.
+_PICKLES = (b"PK\x03\x04", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.")
+LLMC_MAGIC = 20240326
 
 
 def recognise(path: Path) -> FileKind:
@@ -42,6 +55,10 @@ def recognise(path: Path) -> FileKind:
         return "engine"
     if head[:4] == ELF_MAGIC:
         return "plugin"
+    if head.startswith(_PICKLES):
+        return "pickle"
+    if head[:4] == LLMC_MAGIC.to_bytes(4, "little"):
+        return "llm.c"
     if head.lstrip()[:1] == b"{" and b"\0" not in head:
         return "json"
     if head[8:9] == b"{":  # safetensors: u64 header length, then JSON
@@ -52,6 +69,7 @@ def recognise(path: Path) -> FileKind:
 
 
 _HEAD = struct.Struct("<ii")
+PUBLISHED_HEADER_BYTES = _HEAD.size
 
 
 class PublishedHeader(NamedTuple):
@@ -73,14 +91,3 @@ def published_header(path: Path) -> PublishedHeader | None:
     header = PublishedHeader(*_HEAD.unpack(head))
     num_bytes = _HEAD.size + 12 * header.num_params
     return header if header.num_params > 0 and path.stat().st_size == num_bytes else None
-
-
-def no_order(path: Path) -> CheckpointError:
-    """The error for building from such a file."""
-    header = published_header(path)
-    told = f" (step {header.step}, {header.num_params:,} parameters)" if header else ""
-    return CheckpointError(
-        f"checkpoint {path} is not a safetensors file",
-        hint=f"this is the published training checkpoint{told}; its card does not state the order of its tensors, so "
-        "convert it to safetensors with the training engine",
-    )

@@ -108,7 +108,8 @@ def pickle_in(path: Path) -> Any:
     try:
         with FakeTensorMode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of another pickle protocol: what it cannot read, it refuses
-            content = torch.load(path, weights_only=True)
+            with path.open("rb") as file:  # a path that ends in .safetensors would be read as such
+                content = torch.load(file, weights_only=True)
     except pickle.UnpicklingError as error:
         said = next((line for line in str(error).splitlines() if "nsupported" in line or "GLOBAL" in line), "")
         raise CheckpointError(
@@ -149,7 +150,8 @@ def pickled_tensors(state: Mapping[str, Any], path: Path) -> dict[str, StoredTen
 def _loaded_whole(path: Path) -> Mapping[str, torch.Tensor]:
     import torch
 
-    content: Mapping[str, Any] = torch.load(path, weights_only=True)
+    with path.open("rb") as file:
+        content: Mapping[str, Any] = torch.load(file, weights_only=True)
     inner = content.get("model")
     return inner if isinstance(inner, Mapping) else content
 
