@@ -61,7 +61,9 @@ def build_bundle(
     toolchain = toolchain or Toolchain()
     reading = replace(reading or Reading(), config=recipe.model)
     config, origin = resolve_origin(preset=recipe.preset, checkpoint=checkpoint, seed=recipe.seed, reading=reading)
-    found = find_tokenizer(tokenizer, checkpoint, config)
+    opened = open_checkpoint(checkpoint, reading) if checkpoint is not None else None
+    by_default = opened is None or opened.bytes_by_default
+    found = find_tokenizer(tokenizer, checkpoint, config, bytes_by_default=by_default)
     targets, left_out = _targets(recipe, toolchain)
     resolved = recipe.resolved(preset=origin.preset, targets=targets)
     for target in in_build_order(REGISTRY):
@@ -89,12 +91,8 @@ def build_bundle(
         report=report,
         manifest=manifest,
         left_out=left_out,
-        notes=(*_notes_of(checkpoint, reading), *found.notes),
+        notes=(*(() if opened is None else opened.notes), *found.notes),
     )
-
-
-def _notes_of(checkpoint: Path | None, reading: Reading) -> tuple[str, ...]:
-    return open_checkpoint(checkpoint, reading).notes if checkpoint is not None else ()
 
 
 def _targets(recipe: Recipe, toolchain: Toolchain) -> tuple[tuple[str, ...], tuple[str, ...]]:

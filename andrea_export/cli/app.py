@@ -16,7 +16,7 @@ import typer
 import typer.main
 
 from andrea_export import __version__
-from andrea_export.cli import bench, build, check, diff, doctor, inspect, record, report, run, trace, validate
+from andrea_export.cli import bench, build, check, convert, diff, doctor, inspect, record, report, run, trace, validate
 from andrea_export.cli.output import (
     OutputClosed,
     OutputFailed,
@@ -55,6 +55,7 @@ for _command, _short_help in (
     (report.report, "Render a report: HTML, JUnit, Markdown or JSON."),
     (run.run, "Generate text or tokens from a bundle."),
     (bench.bench, None),
+    (convert.convert, "Write a checkpoint in another format."),
     (inspect.inspect, "Show what a file or a bundle holds."),
     (trace.trace, "Follow one token through one block, step by step."),
     (doctor.doctor, "Show what this machine can do, and what is missing."),

@@ -13,7 +13,7 @@ import typer
 from andrea_export.core.errors import UsageError
 from andrea_export.core.precision import BUILT_PRECISIONS, ORT_PRECISIONS
 from andrea_export.targets.registry import REGISTRY
-from andrea_model.config import PRESETS
+from andrea_model.config import PRESETS, AndreaConfig
 
 if TYPE_CHECKING:
     from andrea_export.targets.protocol import Toolchain
@@ -213,11 +213,13 @@ def toolchain_from_environment() -> Toolchain:
     return Toolchain(tensorrt_root=folder("TENSORRT_ROOT"), cuda_root=folder("CUDA_HOME"))
 
 
-def reading_from(orientation: OrientationChoice | None, layout: Path | None) -> Reading:
-    """What the options say of a checkpoint, its shape left out."""
+def reading_from(
+    orientation: OrientationChoice | None, layout: Path | None, config: AndreaConfig | None = None
+) -> Reading:
+    """What the options say of a checkpoint."""
     from andrea_export.weights.readers import Reading
 
-    return Reading(orientation=None if orientation is None else orientation.value, layout=layout)
+    return Reading(config=config, orientation=None if orientation is None else orientation.value, layout=layout)
 
 
 def tokens_from_prompt(text: str, vocab_size: int, tokenizer: Tokenizer) -> tuple[int, ...]:

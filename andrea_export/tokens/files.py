@@ -58,8 +58,10 @@ def open_tokenizer(kind: TokenizerKind, content: str | None, where: str) -> Toke
     return LibraryTokenizer(content, where) if kind == "library" else SegmentTokenizer(content, where)
 
 
-def find_tokenizer(option: str | None, checkpoint: Path | None, config: AndreaConfig) -> FoundTokenizer:
-    """The tokenizer that ``--tokenizer`` names, else the one in the checkpoint's folder; bytes for a model of ours.
+def find_tokenizer(
+    option: str | None, checkpoint: Path | None, config: AndreaConfig, *, bytes_by_default: bool = True
+) -> FoundTokenizer:
+    """The tokenizer that ``--tokenizer`` names, else the one in the checkpoint's folder, else bytes or none.
 
     Raises: UsageError for one whose ids exceed the vocabulary, of another family, damaged or missing.
     """
@@ -67,6 +69,8 @@ def find_tokenizer(option: str | None, checkpoint: Path | None, config: AndreaCo
     notes: list[str] = []
     stop = _stop_tokens(folder, config, notes) if folder is not None else ()
     kind, content, where = _named(option) if option is not None else _inside(folder)
+    if folder is None and option is None and not bytes_by_default:
+        kind, where = "none", str(checkpoint)
     facts = TokenizerFacts(kind=kind, stop=stop)
     if kind == "none" or (kind == "bytes" and option is None):
         if kind == "none" and option is None:

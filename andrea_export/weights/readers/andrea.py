@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from andrea_export.core.errors import CheckpointError
-from andrea_export.core.names import CONFIG_KEY, WEIGHTS_KEY
+from andrea_export.core.names import CONFIG_KEY, GUESS_KEY, WEIGHTS_KEY
 from andrea_export.weights.origin import UNTRAINED
 from andrea_export.weights.readers.base import Checkpoint, Reading, Spelling
 from andrea_export.weights.readers.stored import Tensors
@@ -27,6 +27,7 @@ def open_andrea(path: Path, tensors: Tensors, metadata: Mapping[str, str], readi
         orientation="in-out" if config is not None else reading.orientation,
         metadata=metadata,
         untrained=weights if weights.startswith(UNTRAINED) else None,
+        guess=metadata.get(GUESS_KEY),
         hint=_shape_hint,
     )
 

@@ -86,6 +86,11 @@ class Checkpoint:
     hashed: Callable[[], str] | None = None
     """Its hash, where that is not its files'."""
 
+    @property
+    def bytes_by_default(self) -> bool:
+        """Whether its tokens are taken to be bytes where nothing says what they are: those of ANDREA alone are."""
+        return self.family == "andrea-export" or self.family.startswith("published")
+
     def sha256(self) -> str:
         """Of its file; of several, of their names and hashes."""
         if self.hashed is not None:
@@ -152,11 +157,11 @@ class Checkpoint:
 
         out_in = self.orientation_in(config) == "out-in"
         for name in parameter_shapes(config):
-            parts = [self.tensors[part].read() for part in self._named(name)]
+            parts = [self.tensors[part].read() for part in self.names_of(name)]
             turned = [part.T for part in parts] if out_in and _MATRIX.fullmatch(name) else parts
             yield name, turned[0] if len(turned) == 1 else torch.cat(turned, dim=-1)
 
-    def _named(self, name: str) -> tuple[str, ...]:
+    def names_of(self, name: str) -> tuple[str, ...]:
         """The names of a parameter in this file, its prefix included."""
         parts = self.spelling.parts(name)
         if parts[0].rpartition(".")[0] in self.spelling.whole:
@@ -171,7 +176,7 @@ class Checkpoint:
         from andrea_model.model import parameter_shapes
 
         for name, shape in parameter_shapes(config).items():
-            parts = self._named(name)
+            parts = self.names_of(name)
             own = (*shape[:-1], shape[-1] // len(parts))
             for part in parts:
                 yield part, own[::-1] if orientation == "out-in" and _MATRIX.fullmatch(name) else own

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from andrea_export.core.errors import CheckpointError, first_line
+from andrea_export.core.names import GUESS_KEY, WEIGHTS_KEY
 from andrea_export.weights.readers.base import Checkpoint, Reading, Spelling, listed
 from andrea_export.weights.readers.stored import StoredTensor, pickle_in, pickled_tensors, safetensors_in
 from andrea_model.config import AndreaConfig
@@ -56,14 +57,16 @@ def open_gpt2(folder: Path, reading: Reading) -> Checkpoint:
     """Raises: CheckpointError for another architecture, missing shards, or an index that leaves the folder."""
     facts = read_json(folder / CONFIG)
     config = config_of(facts, folder / CONFIG)
-    tensors = _without_tied_head(_tensors(folder), facts, folder)
+    tensors, metadata = _tensors(folder)
     return Checkpoint(
         path=folder,
         family="Hugging Face GPT-2",
-        tensors=tensors,
+        tensors=_without_tied_head(tensors, facts, folder),
         spelling=GPT2,
         config=config,
         orientation=reading.orientation,
+        untrained=metadata.get(WEIGHTS_KEY),
+        guess=metadata.get(GUESS_KEY),
         hint=lambda _: (
             f"{CONFIG} says {config.n_layer} blocks, d_model {config.d_model}, vocabulary "
             f"{config.vocab_size}: is it this file's?"
@@ -133,25 +136,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _tensors(folder: Path) -> dict[str, StoredTensor]:
-    """What the folder's weights hold, whichever way they are stored."""
+def _tensors(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """What the folder's weights hold, whichever way they are stored, and a single file's metadata."""
     for name in _ONE:
         if (folder / name).is_file():
             return _in_file(folder / name)
         if (folder / _SHARDED.format(name)).is_file():
-            return _in_shards(folder, folder / _SHARDED.format(name))
+            return _in_shards(folder, folder / _SHARDED.format(name)), {}
     raise CheckpointError(
         f"checkpoint {folder} has no weights", hint=f"expected {' or '.join(_ONE)}, or the index of its shards"
     )
 
 
-def _in_file(file: Path) -> dict[str, StoredTensor]:
+def _in_file(file: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     if file.suffix == ".safetensors":
-        return safetensors_in(file)[0]
+        return safetensors_in(file)
     content = pickle_in(file)
     if not isinstance(content, Mapping):
         raise CheckpointError(f"checkpoint {file} holds a {type(content).__name__}, expected a state dict")
-    return pickled_tensors(content, file)
+    return pickled_tensors(content, file), {}
 
 
 def _in_shards(folder: Path, index: Path) -> dict[str, StoredTensor]:
@@ -167,7 +170,7 @@ def _in_shards(folder: Path, index: Path) -> dict[str, StoredTensor]:
             listed(f"checkpoint {folder} is not whole", [f"missing {name}" for name in missing]),
             hint=f"{index.name} names {len(files)} files; copy all of them",
         )
-    found = {name: _in_file(folder / name) for name in files}
+    found = {name: _in_file(folder / name)[0] for name in files}
     problems = [f"{name} is not in {place}" for name, place in places.items() if name not in found[place]]
     problems += [f"{name} is in {file} too" for file in files for name in found[file] if places.get(name, file) != file]
     problems += [
