@@ -21,6 +21,7 @@ from andrea_export.cli.options import (
     OrientationOption,
     PrecisionChoice,
     PresetOption,
+    RecogniseOption,
     SeedOption,
     TargetChoice,
     TokenizerOption,
@@ -82,6 +83,7 @@ def build(
     config: ConfigOption = None,
     orientation: OrientationOption = None,
     layout: LayoutOption = None,
+    recognise: RecogniseOption = False,
     seed: SeedOption = None,
     tokenizer: TokenizerOption = None,
     target: TargetOption = None,
@@ -107,7 +109,7 @@ def build(
     if config is not None:
         options["model"] = asdict(config_from_file(config))
     merged = _recipe(recipe, options)
-    reading = reading_from(orientation, layout)
+    reading = reading_from(orientation, layout, recognise)
     with progress_on_stderr() as progress:
         result = build_bundle(
             output if output is not None else _default_output(merged, checkpoint, reading),

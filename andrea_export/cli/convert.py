@@ -15,6 +15,7 @@ from andrea_export.cli.options import (
     LayoutOption,
     OrientationOption,
     PresetOption,
+    RecogniseOption,
     TokenizerOption,
     option,
     reading_from,
@@ -41,6 +42,7 @@ def convert(
     config: ConfigOption = None,
     orientation: OrientationOption = None,
     layout: LayoutOption = None,
+    recognise: RecogniseOption = False,
     tokenizer: TokenizerOption = None,
     text: Annotated[
         Path | None,
@@ -57,7 +59,7 @@ def convert(
 
     if text is not None and not text.is_file():
         raise UsageError(f"text {text}: no such file")
-    reading = reading_from(orientation, layout, config_from_file(config) if config is not None else None)
+    reading = reading_from(orientation, layout, recognise, config_from_file(config) if config is not None else None)
     done = converted(source, destination, preset=preset, reading=reading, tokenizer=tokenizer)
     for said in done.notes:
         note(f"note: {said}")

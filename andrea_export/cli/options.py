@@ -110,6 +110,10 @@ LayoutOption = Annotated[
         "FILE",
     ),
 ]
+RecogniseOption = Annotated[
+    bool,
+    typer.Option("--recognise", help="Read names that nobody knows by shapes and order, as an error said it would."),
+]
 SeedOption = Annotated[int | None, option("--seed", "Seed of the untrained weights. [default: 0]", "N", callback=_seed)]
 TokenizerOption = Annotated[
     str | None,
@@ -214,12 +218,13 @@ def toolchain_from_environment() -> Toolchain:
 
 
 def reading_from(
-    orientation: OrientationChoice | None, layout: Path | None, config: AndreaConfig | None = None
+    orientation: OrientationChoice | None, layout: Path | None, recognise: bool, config: AndreaConfig | None = None
 ) -> Reading:
     """What the options say of a checkpoint."""
     from andrea_export.weights.readers import Reading
 
-    return Reading(config=config, orientation=None if orientation is None else orientation.value, layout=layout)
+    way: Any = None if orientation is None else orientation.value
+    return Reading(config=config, orientation=way, layout=layout, recognised=recognise)
 
 
 def tokens_from_prompt(text: str, vocab_size: int, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ To add a family: a function in a file of its own that opens one as a ``Checkpoin
 nothing there knows such content, and a line in ``OPENERS``.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from andrea_export.weights.readers.nanogpt import open_nanogpt, unwrapped
 from andrea_export.weights.readers.published import open_published
 from andrea_export.weights.readers.recognise import FileKind, recognise
 from andrea_export.weights.readers.stored import StoredTensor, pickle_in, pickled_tensors, safetensors_in
+from andrea_export.weights.readers.unknown import open_unknown
 
 __all__ = ["OPENERS", "Checkpoint", "Reading", "is_checkpoint_folder", "open_checkpoint"]
 
@@ -67,7 +69,11 @@ def _open_named(
 ) -> Checkpoint:
     """By its names: ours, or GPT-2's, of which a file alone does not say the number of heads."""
     if not has_names_of(GPT2, tensors):
-        return open_andrea(path, tensors, metadata, reading)
+        own = any(
+            re.fullmatch(r"blocks\.\d+\.(ln|attn|mlp).*|(token|position)_embed\.weight", name) for name in tensors
+        )
+        looks_like = None if own else open_unknown(path, tensors, reading)
+        return looks_like or open_andrea(path, tensors, metadata, reading)
     without_copy, _ = tied_head(tensors)
     return Checkpoint(
         path=path,

@@ -12,7 +12,7 @@ from typing import Any
 from andrea_export.core.errors import CheckpointError, first_line
 from andrea_export.core.names import GUESS_KEY, WEIGHTS_KEY
 from andrea_export.weights.readers.base import Checkpoint, Reading, Spelling, listed
-from andrea_export.weights.readers.stored import StoredTensor, pickle_in, pickled_tensors, safetensors_in
+from andrea_export.weights.readers.stored import StoredTensor, pickle_in, pickled_tensors, safetensors_in, same
 from andrea_model.config import AndreaConfig
 
 GPT2 = Spelling(
@@ -203,9 +203,6 @@ def tied_head(tensors: dict[str, StoredTensor]) -> tuple[dict[str, StoredTensor]
     if head is None:
         return tensors, True
     embedding = tensors.get("transformer.wte.weight", tensors.get("wte.weight"))
-    if embedding is None or head.shape != embedding.shape:
-        return tensors, False
-    same = (head.file, head.offset, head.value is None) == (embedding.file, embedding.offset, True)
-    if not same and not bool((head.read() == embedding.read()).all()):
+    if embedding is None or not same(head, embedding):
         return tensors, False
     return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}, True

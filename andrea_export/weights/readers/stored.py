@@ -60,6 +60,15 @@ def _row_by_row(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
+def same(one: StoredTensor, other: StoredTensor) -> bool:
+    """Whether two tensors are the same place in a file, or else the same values."""
+    if one.shape != other.shape:
+        return False
+    if one.value is None and (one.file, one.offset, one.strides) == (other.file, other.offset, other.strides):
+        return True
+    return bool((one.read() == other.read()).all())
+
+
 def safetensors_in(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """The tensors of a safetensors file, in order of name, and its metadata; its length is checked against its header.
 
