@@ -18,6 +18,7 @@ from andrea_export.bundle.manifest import file_entry, open_bundle, seal
 from andrea_export.cli import main
 from andrea_export.core.progress import Silent
 from andrea_export.graph.canonical.export import export_canonical
+from andrea_export.operators.build import build_cpu_library
 from andrea_export.targets.recipe import recipe_from_mapping
 from andrea_export.targets.tensorrt.facts import EngineEntry, EngineFacts
 from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
@@ -50,6 +51,12 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
 def cache_dir(made_once: MadeOnce) -> Path:
     """One plugin cache for the whole run: the library is compiled once."""
     return made_once("cache", lambda folder: folder)
+
+
+@pytest.fixture(scope="session")
+def cpu_library(cache_dir: Path) -> Path:
+    """The operators for onnxruntime's CPU provider, compiled once for the whole run."""
+    return build_cpu_library(cache_dir).library
 
 
 @pytest.fixture(scope="session")

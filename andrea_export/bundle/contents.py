@@ -17,7 +17,7 @@ from andrea_export.bundle.layout import MANIFEST, MODEL, PLUGIN, REPORT, SCHEMA,
 from andrea_export.core.errors import BundleError, first_line
 from andrea_export.core.hashing import file_identity, sha256_of
 from andrea_export.core.precision import ORT_PRECISIONS, OrtPrecision
-from andrea_export.targets.ort_cpu.files import Int8Decode, OrtCpuFiles, files_of
+from andrea_export.targets.ort_cpu.files import LIBRARY, OrtCpuFiles, files_of
 from andrea_export.tokens.files import TokenizerFacts, TokenizerKind, open_tokenizer
 from andrea_export.tokens.tokenizer import Tokenizer
 from andrea_export.weights.origin import WeightsOrigin
@@ -139,7 +139,8 @@ def read_contents(path: Path) -> Contents:
         )
     except ValueError as error:
         raise BundleError(f"{path / MANIFEST} is damaged: {first_line(error)}", hint="build the bundle again") from None
-    contents.check_names((PLUGIN,) if content.get("plugin") is not None else ())
+    libraries = {"plugin": PLUGIN, "cpu_library": LIBRARY}
+    contents.check_names([file for key, file in libraries.items() if content.get(key) is not None])
     return contents
 
 
@@ -244,12 +245,9 @@ def _text(content: Mapping[str, Any]) -> TokenizerFacts:
 
 
 def _graphs(content: Mapping[str, Any]) -> dict[OrtPrecision, OrtCpuFiles]:
-    decode: Any = _value(_value(_value(content, "recipe", dict), "ort_cpu", dict), "int8_decode", str)
-    if decode not in get_args(Int8Decode):
-        raise ValueError(f"int8_decode is {reprlib.repr(decode)}, expected {' or '.join(get_args(Int8Decode))}")
     built = _value(content, "ort_cpu", list)
     if strange := [precision for precision in built if precision not in ORT_PRECISIONS]:
         raise ValueError(f"ort_cpu has {reprlib.repr(strange[0])}, expected {', '.join(ORT_PRECISIONS)}")
     if len(set(built)) != len(built):
         raise ValueError(f"ort_cpu names one precision twice: {', '.join(built)}")
-    return {precision: files_of(precision, decode) for precision in built}
+    return {precision: files_of(precision) for precision in built}

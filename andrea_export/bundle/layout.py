@@ -12,7 +12,7 @@ from andrea_export.tokens.files import TOKENIZER_FILES
 
 __all__ = ["MANIFEST", "MODEL", "PLUGIN", "REPORT", "SCHEMA", "WEIGHTS", "stranger_in"]
 
-SCHEMA = "andrea-export/manifest/2"
+SCHEMA = "andrea-export/manifest/3"
 MANIFEST = "manifest.json"
 REPORT = "report.json"
 

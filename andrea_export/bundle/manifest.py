@@ -18,9 +18,9 @@ from andrea_export.core.errors import BundleError
 from andrea_export.core.hashing import sha256_of
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.core.strict import Strict
-from andrea_export.operators.sources import PluginFacts
+from andrea_export.operators.sources import CpuLibraryFacts, PluginFacts
 from andrea_export.report.schema import Verdict
-from andrea_export.targets.ort_cpu.files import files_of
+from andrea_export.targets.ort_cpu.files import LIBRARY, files_of
 from andrea_export.targets.protocol import Record
 from andrea_export.targets.recipe import Recipe, recipe_as_mapping
 from andrea_export.targets.tensorrt.facts import EngineEntry
@@ -47,6 +47,8 @@ class Manifest(Strict):
     """The precisions of the graphs for onnxruntime's CPU provider; ``files_of`` names the files."""
     tokenizer: TokenizerFacts = field(default_factory=TokenizerFacts)
     """How text becomes tokens; its file, if it has one, is among ``files``."""
+    cpu_library: CpuLibraryFacts | None = None
+    """What has the operators of the int8 and int4 graphs; None where there was no compiler."""
     target_gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """File → compute capabilities it is for; ``9.0 PTX`` is compiled by the driver for any GPU from 9.0 on."""
     steps: Mapping[str, str] = field(default_factory=dict)
@@ -92,15 +94,14 @@ class Bundle:
     @property
     def contents(self) -> Contents:
         """What it holds, as far as running and checking it needs."""
-        int8_decode = self.manifest.recipe.ort_cpu.int8_decode
         return Contents(
             path=self.path,
             verdict=self.manifest.verdict,
             config=self.config,
             origin=self.origin,
             files=self.manifest.files,
-            ort_cpu={precision: files_of(precision, int8_decode) for precision in self.manifest.ort_cpu},
             text=self.manifest.tokenizer,
+            ort_cpu={precision: files_of(precision) for precision in self.manifest.ort_cpu},
         )
 
 
@@ -112,7 +113,8 @@ def open_bundle(path: Path, *, verify: bool = True) -> Bundle:
     """
     bundle = Bundle(path=path, manifest=_manifest(path))
     manifest, contents = bundle.manifest, bundle.contents
-    contents.check_names([*([PLUGIN] if manifest.plugin else []), *(entry.file for entry in manifest.engines)])
+    libraries = [name for name, facts in ((PLUGIN, manifest.plugin), (LIBRARY, manifest.cpu_library)) if facts]
+    contents.check_names([*libraries, *(entry.file for entry in manifest.engines)])
     if verify:
         contents.check()
     return bundle

@@ -123,10 +123,10 @@ def _linear_layers(bundle: Bundle) -> dict[str, str]:
         try:
             kinds = Counter(linear_kinds(bundle.config, precision, bundle.manifest.recipe.ort_cpu).values())
         except UsageError as error:  # a recipe that no build takes
-            found[files.decode] = first_line(error)
+            found[files.graph] = first_line(error)
         else:
             numbers = ", ".join(f"{number} in {kind}" for kind, number in kinds.most_common())
-            found[files.decode] = f"linear layers: {numbers}"
+            found[files.graph] = f"linear layers: {numbers}"
     return found
 
 

@@ -1,7 +1,7 @@
-"""Builds the two libraries with CMake: what is asked for, with which headers, and under which identity it is cached.
+"""Builds the libraries with CMake: what is asked for, with which headers, and under which identity it is cached.
 
-The cache itself is in cache.py. The second library is the kernel's own maths built by g++ for this machine's CPU,
-called through ctypes.
+The cache itself is in cache.py. g++ alone builds two of them: the kernel's own maths for this machine's CPU, called
+through ctypes, and the operators for onnxruntime's CPU provider.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 
 from andrea_export.core.errors import PluginError
 from andrea_export.operators.cache import CachedLibrary, CmakeBuild, cached_build
-from andrea_export.operators.sources import PluginFacts, default_architectures, plugin_source_dir, plugin_sources_sha256
+from andrea_export.operators.sources import (
+    CPU_FOLDERS,
+    CpuLibraryFacts,
+    PluginFacts,
+    default_architectures,
+    plugin_source_dir,
+    plugin_sources_sha256,
+)
 from andrea_export.operators.toolchain import (
     CudaToolkit,
     HostTools,
@@ -102,8 +109,39 @@ def build_host_library(cache_dir: Path, *, on_line: Callable[[str], None] | None
     return HostGelu(cached_build(cache_dir, build, on_line=on_line).library)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuLibrary(CachedLibrary):
+    """The operators for onnxruntime's CPU provider, built."""
+
+    facts: CpuLibraryFacts
+
+
+def build_cpu_library(cache_dir: Path, *, on_line: Callable[[str], None] | None = None) -> CpuLibrary:
+    """The operators for onnxruntime's CPU provider, built now or taken from the cache. Needs no CUDA.
+
+    Raises: BackendUnavailable if g++, cmake or ninja is missing; PluginError if the sources do not compile.
+    """
+    tools = find_host_tools()
+    definitions = {"ANDREA_HOST_ONLY": "ON"}
+    build = _cmake_build("andrea_cpu", tools, definitions=definitions, identity={}, folders=CPU_FOLDERS)
+    facts = CpuLibraryFacts(
+        sources_sha256=build.identity["sources_sha256"],
+        host_compiler=tools.gxx.version,
+        machine=platform.machine(),
+    )
+    built = cached_build(cache_dir, build, on_line=on_line)
+    return CpuLibrary(
+        library=built.library, library_sha256=built.library_sha256, key=built.key, reused=built.reused, facts=facts
+    )
+
+
 def _cmake_build(
-    target: str, tools: HostTools, *, definitions: Mapping[str, str], identity: Mapping[str, str]
+    target: str,
+    tools: HostTools,
+    *,
+    definitions: Mapping[str, str],
+    identity: Mapping[str, str],
+    folders: Sequence[str] = (),
 ) -> CmakeBuild:
     """The build of `target`: its own definitions and identity, and those that every build has."""
     return CmakeBuild(
@@ -117,7 +155,7 @@ def _cmake_build(
             "host_compiler": tools.gxx.version,
             "library": target,
             "machine": platform.machine(),
-            "sources_sha256": plugin_sources_sha256(),
+            "sources_sha256": plugin_sources_sha256(folders),
             **identity,
         },
     )

@@ -8,6 +8,7 @@ function raises PluginError where this installation carries no plugin sources.
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from andrea_export.core.errors import PluginError
 # What the compilers and CMake read. Prose, tests and a build folder left beside the sources make no library.
 _SOURCE_SUFFIXES = frozenset({".h", ".cuh", ".in", ".cpp", ".cu", ".cmake", ".json", ".map", ".txt"})
 _SHARED_FOLDERS = ("cmake", "common", "tensorrt")
+CPU_FOLDERS = ("cmake", "cpu")
+"""What the operators for onnxruntime's CPU provider are made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,16 @@ class PluginFacts:
     architectures: tuple[str, ...]
     tensorrt_headers: str
     """``abi`` (this project's declarations) or the version of NVIDIA's headers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuLibraryFacts:
+    """What the operators for onnxruntime's CPU provider were compiled from, with what, and for which processors."""
+
+    sources_sha256: str
+    host_compiler: str
+    machine: str
+    """As ``platform.machine`` says it: ``x86_64``, ``aarch64``."""
 
 
 def plugin_source_dir() -> Path:
@@ -50,21 +63,25 @@ def operator_folders() -> tuple[Path, ...]:
     return tuple(sorted(row.parent for row in plugin_source_dir().glob("*/op.json")))
 
 
-def plugin_source_files() -> tuple[Path, ...]:
-    """Every file the library is made of, sorted by its path relative to the source folder."""
+def plugin_source_files(folders: Sequence[str] = ()) -> tuple[Path, ...]:
+    """Every file a library is made of, sorted by its path relative to the source folder.
+
+    ``folders``: those the library is made of, beside what lies at the root; left out, the TensorRT plugin's.
+    """
     root = plugin_source_dir()
     candidates = [path for path in root.iterdir() if path.is_file()]
-    for folder in (*(root / name for name in _SHARED_FOLDERS), *operator_folders()):
+    own = (*(root / name for name in _SHARED_FOLDERS), *operator_folders())
+    for folder in tuple(root / name for name in folders) or own:
         candidates += [path for path in folder.rglob("*") if path.is_file()]
     files = [path for path in candidates if path.suffix in _SOURCE_SUFFIXES]
     return tuple(sorted(files, key=lambda path: path.relative_to(root).as_posix()))
 
 
-def plugin_sources_sha256() -> str:
-    """The content hash of the plugin's sources: equal on every machine that has the same files."""
+def plugin_sources_sha256(folders: Sequence[str] = ()) -> str:
+    """The content hash of a library's sources: equal on every machine that has the same files."""
     root = plugin_source_dir()
     digest = hashlib.sha256()
-    for path in plugin_source_files():
+    for path in plugin_source_files(folders):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)

@@ -1,4 +1,4 @@
-"""Buffers of one shape and the sessions bound to them: everything is bound once, a run allocates nothing.
+"""Buffers of one shape and the session bound to them: everything is bound once, a run allocates nothing.
 
 Owns keys, values and logits of a generation's rows, and what is bound to what.
 """
@@ -18,23 +18,6 @@ from andrea_model.config import AndreaConfig
 
 _MOST_BINDINGS = 64
 """Kept at most beside those a batch needs, for prompts of other lengths: some 30 kB each for ANDREA-120M."""
-
-
-class Graph:
-    """An open session, and the names of its inputs."""
-
-    def __init__(self, session: Any) -> None:
-        self.session = session
-        self.inputs = frozenset(entry.name for entry in session.get_inputs())
-
-    @property
-    def gives_logits(self) -> bool:
-        """Whether it has a head; one that only fills the cache has none."""
-        return KEEP in self.inputs
-
-
-Graphs = tuple[Graph, Graph]
-"""The one for tokens, the one for prompts; the same where one does both."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,19 +43,19 @@ class BoundCache:
     Raises: MemoryError.
     """
 
-    def __init__(self, graphs: Graphs, config: AndreaConfig, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.graphs, self.shape = graphs, shape
+    def __init__(self, session: Any, config: AndreaConfig, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.session, self.shape = session, shape
         self.logits_BV: LogitsBV = np.empty((shape[0], config.vocab_size), np.float32)
         self.blocks = zero_pages((config.n_layer, 2, *shape), dtype)
-        self._bindings: dict[tuple[Graph, int, int, int, int], Binding] = {}
+        self._bindings: dict[tuple[int, int, int, int], Binding] = {}
 
-    def bind(self, graph: Graph, first: int, last: int, num_tokens: int, num_kept: int = 1) -> Binding:
-        """The graph's session over rows first … last − 1, in place: past and present are the same memory.
+    def bind(self, first: int, last: int, num_tokens: int, num_kept: int = 1) -> Binding:
+        """The session over rows first … last − 1, in place: past and present are the same memory.
 
         ``num_kept``: of how many of the tokens, the last ones of each row, it gives the logits.
         A binding takes as long as a few layers, so each is kept as long as the buffers are; whole, or not at all.
         """
-        key = (graph, first, last, num_tokens, num_kept)
+        key = (first, last, num_tokens, num_kept)
         if key in self._bindings:
             return self._bindings[key]
         if len(self._bindings) >= _MOST_BINDINGS + 2 * self.shape[0]:  # a chunk and a step of every row
@@ -81,8 +64,8 @@ class BoundCache:
         shape = (num_rows, num_kept, self.logits_BV.shape[1])
         logits_BKV = self.logits_BV[first:last].reshape(shape) if num_kept == 1 else np.empty(shape, np.float32)
         binding = Binding(
-            session=graph.session,
-            io=graph.session.io_binding(),
+            session=self.session,
+            io=self.session.io_binding(),
             ids_BS=np.zeros((num_rows, num_tokens), np.int64),
             positions_BS=np.zeros((num_rows, num_tokens), np.int64),
             seqlens_B=np.zeros(num_rows, np.int32),
@@ -105,10 +88,8 @@ class BoundCache:
                 binding.memory.append(rows)
                 _bind_output(binding.io, name, rows)
         for name, array in inputs.items():
-            if name in graph.inputs:
-                binding.io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        if graph.gives_logits:
-            _bind_output(binding.io, "logits", logits_BKV)
+            binding.io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        _bind_output(binding.io, "logits", logits_BKV)
         self._bindings[key] = binding
         return binding
 

@@ -27,6 +27,9 @@ class Decoder(ABC):
     ``name``: how reports call it, ``onnxruntime-cpu (ort-cpu-int8)``.
     """
 
+    passed_over: tuple[str, ...] = ()
+    """What it would rather have run with, and why it does not."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.closed = False

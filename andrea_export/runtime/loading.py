@@ -21,7 +21,7 @@ from andrea_export.runtime.decoder import Decoder
 from andrea_export.runtime.draft import Draft
 from andrea_export.runtime.model import Model
 from andrea_export.sessions.onnxruntime import PROVIDERS, provider_availability, provider_row
-from andrea_export.targets.ort_cpu.files import OrtCpuFiles
+from andrea_export.targets.ort_cpu.files import LIBRARY, OrtCpuFiles
 
 AUTO = "auto"
 
@@ -103,7 +103,7 @@ class _Graph:
     @property
     def checked_first(self) -> list[str]:
         """What is parsed is checked before it is, and all of it where opening takes minutes."""
-        return [name for name in self.files if self.own is None or name.endswith(".onnx")]
+        return [name for name in self.files if self.own is None or name.endswith((".onnx", LIBRARY))]
 
 
 def _loaded_anywhere(asked: _Asked) -> Model:
@@ -117,7 +117,8 @@ def _loaded_anywhere(asked: _Asked) -> Model:
             return _loaded(replace(asked, allow_cpu_nodes=True), "cuda")
         except BackendUnavailable as error:
             passed_over.append(str(error))
-    return replace(_loaded(asked, "cpu"), passed_over=tuple(passed_over))
+    model = _loaded(asked, "cpu")
+    return replace(model, passed_over=(*passed_over, *model.passed_over))
 
 
 def _loaded(asked: _Asked, provider: str) -> Model:
@@ -130,6 +131,7 @@ def _loaded(asked: _Asked, provider: str) -> Model:
         precision=graph.precision,
         graph=graph.files[0],
         num_threads=asked.num_threads,
+        passed_over=decoder.passed_over,
         decoder=decoder,
     )
 
@@ -151,13 +153,9 @@ def _loaded_with_draft(asked: _Asked, provider: str) -> Model:
             hint=f"build it with --target ort-cpu --precision {precision} --precision {cheaper}",
         )
     own = bundle.ort_cpu[precision]
-    if not own.rows_independent:
-        raise UsageError(
-            f"{precision} takes no draft: what it says of a token depends on those in the same run", hint="use fp32"
-        )
     if asked.verify:
         bundle.check([REPORT])
-    off_by = 2 * bundle.largest_error(Path(own.decode).stem, "logits")
+    off_by = 2 * bundle.largest_error(Path(own.graph).stem, "logits")
     model = _loaded(asked, "cpu")
     try:
         proposing = _unchanged(asked, _graph(bundle, "cpu", cheaper))
@@ -187,7 +185,8 @@ def _graph(bundle: Contents, provider: str, precision: str | None) -> _Graph:
     wanted = _precision(bundle, provider, precision)
     own = bundle.ort_cpu.get(wanted) if provider == "cpu" else None
     if own is not None:
-        files = own.all if own.weights is not None else (*own.all, WEIGHTS)
+        library = (LIBRARY,) if LIBRARY in bundle.files else ()
+        files = (*own.all, *library) if own.weights is not None else (*own.all, WEIGHTS)
     else:
         # One that is there and was not sealed is an error; one that is not there is told by whoever would load it.
         is_there = PLUGIN in bundle.files or (bundle.path / PLUGIN).exists()
@@ -199,7 +198,10 @@ def _opened(asked: _Asked, graph: _Graph) -> Decoder:
     folder, config = asked.bundle.path, asked.bundle.config
     if graph.own is not None:
         takes_turns = asked.draft is not None
-        return opening.open_shared(folder, graph.own, config, asked.num_threads, takes_turns=takes_turns)
+        library = folder / LIBRARY if LIBRARY in graph.files else None
+        return opening.open_shared(
+            folder, graph.own, config, asked.num_threads, library=library, takes_turns=takes_turns
+        )
     return opening.open_growing(folder, graph.provider, config, asked.num_threads, asked.allow_cpu_nodes)
 
 

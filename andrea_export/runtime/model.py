@@ -31,7 +31,8 @@ class Model:
     """The file that decodes."""
     num_threads: int
     passed_over: tuple[str, ...] = ()
-    """What ``auto`` tried first, and why it could not be; a provider this onnxruntime does not have is not tried."""
+    """What ``auto`` tried first, and why it could not be; a provider this onnxruntime does not have is not tried. And
+    the library of operators, where the graph runs without it."""
     decoder: Decoder
     """What runs."""
     draft: Draft | None = None

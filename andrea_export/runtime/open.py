@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from andrea_export.bundle.layout import MANIFEST, MODEL, PLUGIN, WEIGHTS
-from andrea_export.core.errors import BundleError
+from andrea_export.core.errors import BundleError, PluginError
 from andrea_export.core.hashing import file_identity
 from andrea_export.core.names import CONFIG_KEY
+from andrea_export.operators.cpu_path import cpu_path
 from andrea_export.runtime.growing_cache import GrowingCacheDecoder
 from andrea_export.runtime.shared_cache import SharedCacheDecoder
 from andrea_export.sessions.onnxruntime import CPU_TUNING, SessionTuning, open_raw
@@ -42,33 +43,50 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_shared(
-    folder: Path, files: OrtCpuFiles, config: AndreaConfig, num_threads: int, *, takes_turns: bool = False
+    folder: Path,
+    files: OrtCpuFiles,
+    config: AndreaConfig,
+    num_threads: int,
+    *,
+    library: Path | None,
+    takes_turns: bool = False,
 ) -> SharedCacheDecoder:
-    """The decoder on a precision's graphs for the CPU. ``takes_turns``: with another one, run by run.
+    """The decoder on a precision's graph for the CPU. ``library``: what has its operators, None where there is none.
 
-    Raises: BackendUnavailable, RunError (not loadable), BundleError (of another shape than ``config``).
+    Where there is none, or it cannot be loaded, the graph's functions run, and the decoder's ``passed_over`` says so.
+    ``takes_turns``: with another one, run by run. Raises: BackendUnavailable, RunError (not loadable), BundleError (of
+    another shape than ``config``).
     """
     weights = folder / (files.weights or WEIGHTS)
-    tuning = shared_tuning(files, num_threads, takes_turns=takes_turns)
-    decode, prefill = (_session(folder / file, weights, tuning) for file in (files.decode, files.prefill))
-    _check_shape(decode, config, folder / files.decode)
-    _check_shape(prefill, config, folder / files.prefill)
-    return SharedCacheDecoder(
-        name=f"onnxruntime-cpu ({Path(files.decode).stem})",
-        decode=decode,
-        prefill=prefill,
-        config=config,
-        rows_independent=files.rows_independent,
-    )
+    name, passed_over = Path(files.graph).stem, ""
+    if files.weights is None:
+        library = None
+    elif library is None:
+        passed_over = "the operators for the CPU, which this bundle was built without"
+    else:
+        try:
+            name += f", {cpu_path(library)}"
+        except PluginError as error:
+            library, passed_over = None, str(error)
+    tuning = shared_tuning(files, num_threads, library=library, takes_turns=takes_turns)
+    session = _session(folder / files.graph, weights, tuning)
+    _check_shape(session, config, folder / files.graph)
+    decoder = SharedCacheDecoder(name=f"onnxruntime-cpu ({name})", session=session, config=config)
+    if passed_over:
+        decoder.passed_over = (f"{passed_over}; {name} computes by its functions, several times slower",)
+    return decoder
 
 
-def shared_tuning(files: OrtCpuFiles, num_threads: int, *, takes_turns: bool = False) -> SessionTuning:
-    """What onnxruntime is told of a precision's graphs for the CPU."""
+def shared_tuning(
+    files: OrtCpuFiles, num_threads: int, *, library: Path | None, takes_turns: bool = False
+) -> SessionTuning:
+    """What onnxruntime is told of a precision's graph for the CPU."""
     return replace(
         CPU_TUNING,
         num_threads=num_threads,
-        packs_in_parallel=files.weights is None,  # fp32 alone is large enough to be waited for
-        rests=takes_turns or files.prefill != files.decode,
+        packs_in_parallel=files.weights is None,  # fp32 alone is packed
+        rests=takes_turns,
+        operators=library,
     )
 
 

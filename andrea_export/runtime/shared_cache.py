@@ -1,6 +1,6 @@
 """Decoding over one preallocated cache: a step writes its tokens in place and runs.
 
-Owns the chunks a prompt is cut into, which rows share a run, and whose buffers the next text takes over.
+Owns the chunks a prompt is cut into, and whose buffers the next text takes over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea_export.runtime.bound_cache import Binding, BoundCache, Graph, Graphs
+from andrea_export.runtime.bound_cache import Binding, BoundCache
 from andrea_export.runtime.decoder import Decoder, LogitsBV, RewindableGeneration, raise_closed
 from andrea_export.sessions.onnxruntime import input_dtype
 from andrea_model.config import AndreaConfig
@@ -28,20 +28,13 @@ filled costs nothing."""
 
 
 class SharedCacheDecoder(Decoder):
-    """Runs an ``ort-cpu`` graph, or two: one for prompts, one for tokens, over the same cache.
+    """Runs an ``ort-cpu`` graph. A row's results do not depend on those beside it, so rows share a run."""
 
-    ``rows_independent``: the graph gives a row the same bits whatever runs beside it, so rows may share a run. Where it
-    does not, each row has its own.
-    """
-
-    def __init__(
-        self, *, name: str, decode: Any, prefill: Any, config: AndreaConfig, rows_independent: bool, chunk: int = CHUNK
-    ) -> None:
+    def __init__(self, *, name: str, session: Any, config: AndreaConfig, chunk: int = CHUNK) -> None:
         super().__init__(name)
-        graph = Graph(decode)
-        self.graphs: Graphs | None = (graph, graph if prefill is decode else Graph(prefill))
-        self.rows_independent, self.chunk = rows_independent, chunk
-        self._config, self._cache_dtype = config, input_dtype(decode, "past_key_values.0.key")
+        self.session: Any = session
+        self.chunk = chunk
+        self._config, self._cache_dtype = config, input_dtype(session, "past_key_values.0.key")
         # The buffers of the text that ended last. A deque's own operations need no lock.
         self._spare: deque[BoundCache] = deque(maxlen=1)
 
@@ -52,8 +45,8 @@ class SharedCacheDecoder(Decoder):
             self._spare.clear()
 
     def _generation(self, num_rows: int, capacity: int) -> SharedCacheGeneration:
-        config, graphs = self._config, self.graphs
-        if graphs is None:
+        config, session = self._config, self.session
+        if session is None:
             raise_closed(self)
         capacity = min(-(-capacity // _CAPACITY_STEP) * _CAPACITY_STEP, config.n_ctx)
         shape = (num_rows, config.n_head, capacity, config.d_head)
@@ -63,11 +56,11 @@ class SharedCacheDecoder(Decoder):
             cache = None
         if cache is None or cache.shape != shape:
             del cache  # first, so that there are never two sets
-            cache = BoundCache(graphs, config, shape, self._cache_dtype)
+            cache = BoundCache(session, config, shape, self._cache_dtype)
         return SharedCacheGeneration(self, cache)
 
     def _release(self) -> None:
-        self.graphs = None
+        self.session = None
         self._spare.clear()
 
 
@@ -79,7 +72,7 @@ class SharedCacheGeneration(RewindableGeneration):
         self.num_filled = [0] * cache.shape[0]
         self._decoder = decoder
         self._cache: BoundCache | None = cache
-        self._steps: list[Binding] = []
+        self._step: Binding | None = None
 
     @property
     def cache(self) -> BoundCache:
@@ -89,40 +82,29 @@ class SharedCacheGeneration(RewindableGeneration):
         return self._cache
 
     def fill(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Runs every prompt, row by row and chunk by chunk. Raises: see ``Generation``.
-
-        A prefill graph without logits leaves the last token to the decoding graph.
-        """
-        (decode, prefill), chunk = self.cache.graphs, self._decoder.chunk
+        """Runs every prompt, row by row and chunk by chunk. Raises: see ``Generation``."""
+        chunk = self._decoder.chunk
         for row, prompt in enumerate(prompts):
             ids_S = np.asarray(prompt, np.int64)
-            num_prefilled = len(ids_S) if prefill.gives_logits else len(ids_S) - 1
-            for begin in range(0, num_prefilled, chunk):
-                self._append(prefill, row, ids_S[begin : min(begin + chunk, num_prefilled)])
-            if num_prefilled < len(ids_S):
-                self._append(decode, row, ids_S[num_prefilled:])
+            for begin in range(0, len(ids_S), chunk):
+                self._append(row, ids_S[begin : begin + chunk])
 
     def step(self, tokens: Sequence[int]) -> LogitsBV:
         """Appends one token a row. Raises: see ``Generation``."""
         # Not bound before a prompt's logits are out, which may be all that is wanted; held here, for another thread may
         # close the model meanwhile.
-        steps = self._steps or self._bound_steps()
-        self._steps = steps
-        num_filled, row = self.num_filled, 0
-        for binding in steps:
-            for place in range(len(binding.ids_BS)):
-                binding.ids_BS[place, 0] = tokens[row]
-                binding.seqlens_B[place] = binding.positions_BS[place, 0] = num_filled[row]
-                row += 1
-            binding.total[0] = binding.seqlens_B.max() + 1
-            self._decoder.run(binding.session, binding.io)
-        for row in range(len(num_filled)):
-            num_filled[row] += 1
+        step = self._step or self.cache.bind(0, len(self.num_filled), 1)
+        self._step = step
+        step.ids_BS[:, 0] = tokens
+        step.positions_BS[:, 0] = step.seqlens_B[:] = self.num_filled
+        step.total[0] = step.seqlens_B.max() + 1
+        self._decoder.run(step.session, step.io)
+        self.num_filled = [filled + 1 for filled in self.num_filled]
         return self.logits_BV
 
     def append(self, tokens: Sequence[int]) -> LogitsBV:
         """See ``RewindableGeneration``."""
-        binding = self._append(self.cache.graphs[0], 0, np.asarray(tokens, np.int64), len(tokens))
+        binding = self._append(0, np.asarray(tokens, np.int64), len(tokens))
         logits_SV: LogitsBV = binding.logits_BKV[0]
         return logits_SV
 
@@ -132,24 +114,18 @@ class SharedCacheGeneration(RewindableGeneration):
 
     def close(self) -> None:
         """Gives the buffers back."""
-        cache, self._cache, self._steps = self._cache, None, []
+        cache, self._cache, self._step = self._cache, None, None
         if cache is not None:
             self._decoder.take_back(cache)
 
-    def _append(self, graph: Graph, row: int, ids_S: npt.NDArray[np.int64], num_kept: int = 1) -> Binding:
+    def _append(self, row: int, ids_S: npt.NDArray[np.int64], num_kept: int = 1) -> Binding:
         """Runs these tokens of one row, after those in the cache; the last ``num_kept`` get logits."""
         begin = self.num_filled[row]
         end = begin + len(ids_S)
-        binding = self.cache.bind(graph, row, row + 1, len(ids_S), num_kept)
+        binding = self.cache.bind(row, row + 1, len(ids_S), num_kept)
         binding.ids_BS[0] = ids_S
         binding.positions_BS[0] = np.arange(begin, end)
         binding.seqlens_B[0], binding.total[0] = end - 1, end
         self._decoder.run(binding.session, binding.io)
         self.num_filled[row] = end
         return binding
-
-    def _bound_steps(self) -> list[Binding]:
-        """One run a step for all rows, or one for each."""
-        cache, num_rows = self.cache, len(self.num_filled)
-        at_once = num_rows if self._decoder.rows_independent else 1
-        return [cache.bind(cache.graphs[0], first, first + at_once, 1) for first in range(0, num_rows, at_once)]

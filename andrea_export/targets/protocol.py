@@ -19,7 +19,7 @@ import andrea_model
 from andrea_export.core.errors import BackendUnavailable
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.core.progress import Progress
-from andrea_export.operators.sources import PluginFacts
+from andrea_export.operators.sources import CpuLibraryFacts, PluginFacts
 from andrea_export.report.schema import Check
 from andrea_export.sessions.base import Availability
 from andrea_export.targets.recipe import Recipe
@@ -49,6 +49,7 @@ class Record:
     plugin: PluginFacts | None = None
     engines: tuple[EngineEntry, ...] = ()
     ort_cpu: tuple[OrtPrecision, ...] = ()
+    cpu_library: CpuLibraryFacts | None = None
     target_gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
     tokenizer: TokenizerFacts = field(default_factory=TokenizerFacts)
     steps: dict[str, str] = field(default_factory=dict)

@@ -182,7 +182,7 @@ class Sources(ExitStack):
             precision = PRECISIONS[artifact.removeprefix("onnx-")]
             scratch = self.enter_context(tempfile.TemporaryDirectory(prefix="andrea-"))
             return mixed_source(bundle.model, bundle.config, bundle.origin, precision, folder=Path(scratch))
-        graphs = {name for own in bundle.contents.ort_cpu.values() for name in (own.decode, own.prefill)}
+        graphs = {own.graph for own in bundle.contents.ort_cpu.values()}
         if f"{artifact}.onnx" in graphs:
             raise for_the_cpu_kernels(bundle.path / f"{artifact}.onnx")
         raise UsageError(

@@ -15,46 +15,33 @@ from andrea_export.runtime.bench import decoded_bytes
 from andrea_export.runtime.open import shared_tuning
 from andrea_export.runtime.shared_cache import SharedCacheDecoder
 from andrea_export.sessions.onnxruntime import open_raw
-from andrea_export.targets.ort_cpu.files import OrtCpuFiles, files_of
+from andrea_export.targets.ort_cpu.files import LIBRARY, OrtCpuFiles, files_of
 
 TOKENS, PROMPT, PROMPT_RUNS = 100, 128, 10
 
 
 def profiles_of(bundle: Bundle, precision: OrtPrecision, threads: int) -> list[dict[str, Any]]:
     """One token and one prompt, each with what every operator and layer took."""
-    files = files_of(precision, bundle.manifest.recipe.ort_cpu.int8_decode)
-    rows = []
-    for work, name, runs in (("token", files.decode, TOKENS), ("prompt", files.prefill, PROMPT_RUNS)):
-        rows.append(
-            {
-                "precision": precision,
-                "work": work,
-                "graph": name,
-                "weight_bytes": decoded_bytes(bundle.path / name),
-                "milliseconds": _profile(bundle, files, threads, profiled=name, work=work, runs=runs),
-            }
-        )
-    return rows
-
-
-def _profile(
-    bundle: Bundle, files: OrtCpuFiles, threads: int, *, profiled: str, work: str, runs: int
-) -> dict[str, float]:
-    """Operator and layer → milliseconds a run, most first, of one of the graphs."""
-    tuning = shared_tuning(files, threads)
-    with tempfile.TemporaryDirectory(prefix="andrea-") as folder:
-        traced = replace(tuning, profile=Path(folder) / "profile")
-        sessions = {
-            name: open_raw(bundle.path / name, "cpu", tuning=traced if name == profiled else tuning)
-            for name in {files.decode, files.prefill}
+    files = files_of(precision)
+    return [
+        {
+            "precision": precision,
+            "work": work,
+            "graph": files.graph,
+            "weight_bytes": decoded_bytes(bundle.path / files.graph),
+            "milliseconds": _profile(bundle, files, threads, work=work, runs=runs),
         }
-        decoder = SharedCacheDecoder(
-            name=profiled,
-            decode=sessions[files.decode],
-            prefill=sessions[files.prefill],
-            config=bundle.config,
-            rows_independent=True,
-        )
+        for work, runs in (("token", TOKENS), ("prompt", PROMPT_RUNS))
+    ]
+
+
+def _profile(bundle: Bundle, files: OrtCpuFiles, threads: int, *, work: str, runs: int) -> dict[str, float]:
+    """Operator and layer → milliseconds a run, most first."""
+    library = bundle.path / LIBRARY if files.weights is not None and bundle.manifest.cpu_library else None
+    tuning = shared_tuning(files, threads, library=library)
+    with tempfile.TemporaryDirectory(prefix="andrea-") as folder:
+        session = open_raw(bundle.path / files.graph, "cpu", tuning=replace(tuning, profile=Path(folder) / "profile"))
+        decoder = SharedCacheDecoder(name=files.graph, session=session, config=bundle.config)
         if work == "token":
             generation = decoder.begin([[1] * 32], 32 + runs)
             for token in range(runs):
@@ -62,7 +49,7 @@ def _profile(
         else:
             for _ in range(runs):
                 decoder.begin([list(range(PROMPT))], PROMPT).close()
-        events = json.loads(Path(sessions[profiled].end_profiling()).read_text(encoding="utf-8"))
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     durations: dict[str, list[int]] = defaultdict(list)
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from andrea_export.compare.language.figures import agreement
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.canonical.export import export_canonical
+from andrea_export.operators.build import build_cpu_library
 from andrea_export.runtime.cores import num_usable_cores
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import derive_ort_cpu
@@ -40,24 +41,11 @@ def rows_of(loaded: LoadedModel, text: Path, num_windows: int, length: int) -> l
 
 def _variants(num_blocks: int) -> list[tuple[str, OrtPrecision, OrtCpu]]:
     plain4 = OrtCpu(int4_block=32, int4_keep=())
-    plain8 = OrtCpu(int8_keep=(), int8_scaled_rows=())
     blocks = [f"blocks.{block}" for block in range(num_blocks)]
     found: list[tuple[str, OrtPrecision, OrtCpu]] = [
         ("fp32", "fp32", OrtCpu()),
-        ("int8, blocks.0 in fp32, tokens of one size in mlp.proj (default)", "int8", OrtCpu()),
-        *(
-            (f"int8, blocks.0 in fp32, tokens of one size {where}", "int8", OrtCpu(int8_scaled_rows=names))
-            for where, names in (
-                ("in attn.proj", ("attn.proj",)),
-                ("in attn.proj and mlp.proj", ("attn.proj", "mlp.proj")),
-                ("everywhere", BLOCK_LINEARS),
-            )
-        ),
-        ("int8, no block in fp32, tokens of one size in mlp.proj", "int8", OrtCpu(int8_keep=())),
-        ("int8", "int8", plain8),
-        *((f"int8, {name} in fp32", "int8", replace(plain8, int8_keep=(name,))) for name in (*BLOCK_LINEARS, *blocks)),
-        ("int8, block-wise", "int8", replace(plain8, int8_decode="blockwise")),
-        ("int8, block-wise, otherwise as by default", "int8", OrtCpu(int8_decode="blockwise")),
+        ("int8 (default)", "int8", OrtCpu()),
+        *((f"int8, {name} in fp32", "int8", OrtCpu(int8_keep=(name,))) for name in (*BLOCK_LINEARS, *blocks)),
         ("int4, blocks of 32", "int4", plain4),
         *(
             (f"int4, blocks of 32, {name} in int8", "int4", replace(plain4, int4_keep=(name,)))
@@ -86,7 +74,9 @@ def _logits(
     """
     derive_ort_cpu(folder / "model.onnx", config, precision=precision, options=recipe, folder=folder)
     found, after_prompts = [], []
-    with closing(open_shared(folder, files_of(precision, recipe.int8_decode), config, num_usable_cores())) as decoder:
+    library = None if precision == "fp32" else build_cpu_library(folder / "cache").library
+    opened = open_shared(folder, files_of(precision), config, num_usable_cores(), library=library)
+    with closing(opened) as decoder:
         for window in windows:
             half = len(window) // 2
             with closing(decoder.begin([window[:half]], len(window))) as generation:

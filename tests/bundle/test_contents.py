@@ -95,11 +95,6 @@ DAMAGE: dict[str, tuple[Callable[[Manifest], None], str]] = {
     "a precision that is none": (_with(["int9"], "ort_cpu"), "ort_cpu has 'int9', expected fp32, int8, int4"),
     "precisions in a number": (_with(7, "ort_cpu"), "ort_cpu is 7, expected a list"),
     "precisions that are lists": (_with([["int8"]], "ort_cpu"), r"ort_cpu has \['int8'\], expected fp32"),
-    "no recipe": (_with(None, "recipe"), "recipe is None, expected an object"),
-    "a decoder that is none": (
-        _with("splendid", "recipe", "ort_cpu", "int8_decode"),
-        "int8_decode is 'splendid', expected blockwise or dynamic",
-    ),
     "a precision twice": (_with(["int8", "int8"], "ort_cpu"), "ort_cpu names one precision twice: int8, int8"),
     "a name with a zero": (
         _with({"sha256": "0", "num_bytes": 1}, "files", "a\0b"),

@@ -512,7 +512,7 @@ def test_a_damaged_bundle_is_not_measured(andrea: Andrea, ort_bundle: Path, tmp_
     assert "model.onnx.data has sha256" in refused(andrea("bench", bundle, "--rounds", 1))
 
 
-@pytest.mark.parametrize("named", ["bundle#ort-cpu-int8", "bundle#ort-cpu-int4-prefill", "bundle/ort-cpu-fp32.onnx"])
+@pytest.mark.parametrize("named", ["bundle#ort-cpu-int8", "bundle#ort-cpu-int4", "bundle/ort-cpu-fp32.onnx"])
 def test_diff_says_what_compares_the_graphs_for_the_cpu(andrea: Andrea, ort_bundle: Path, named: str) -> None:
     outcome = andrea("diff", ort_bundle, str(ort_bundle.parent / named))
     assert "is a graph for onnxruntime's CPU kernels, which diff does not run" in refused(outcome)

@@ -55,7 +55,7 @@ def test_precisions_and_threads_there_are_not(ort_bundle: Path) -> None:
         ("ort-cpu-int8.onnx.data", "int8"),
         ("ort-cpu-int8.onnx", "int8"),
         ("model.onnx.data", "fp32"),
-        ("ort-cpu-int4-prefill.onnx", "int4"),
+        ("plugins/libandrea_cpu.so", "int4"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_named(ort_bundle: Path, tmp_path: Path, file: str, precision: str) -> None:
@@ -205,7 +205,6 @@ def test_the_tensorrt_provider_wants_its_plugin(ort_bundle: Path, monkeypatch: p
 def test_a_plugin_that_is_not_the_sealed_one_is_not_loaded(ort_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
     library = bundle / PLUGIN
-    library.parent.mkdir()
     library.write_bytes(b"as it was sealed")
     with pytest.raises(BundleError, match=r"libandrea_plugins\.so is not in the manifest"):
         andrea_export.load(bundle, provider="tensorrt")

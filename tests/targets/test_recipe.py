@@ -105,7 +105,7 @@ def test_what_toml_has_and_a_recipe_does_not(tmp_path: Path, body: str, text: st
 def test_the_hint_names_the_keys_of_the_table_that_is_wrong() -> None:
     with pytest.raises(UsageError) as caught:
         recipe_from_mapping({"ort_cpu": {"colour": 1}}, where="here")
-    assert caught.value.hint is not None and caught.value.hint.startswith("keys of [ort_cpu]: int8_decode, int8_keep")
+    assert caught.value.hint is not None and caught.value.hint.startswith("keys of [ort_cpu]: int8_keep, int4_block")
     assert "{" not in str(caught.value)
 
 

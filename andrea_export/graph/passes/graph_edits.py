@@ -84,7 +84,7 @@ def node_beside(
     name: str,
     *,
     domain: str = "",
-    attributes: Mapping[str, int | str | Sequence[int]] | None = None,
+    attributes: Mapping[str, float | str | Sequence[int]] | None = None,
     outputs: Sequence[str] | None = None,
     dtype: ir.DataType | None = None,
 ) -> ir.Node:

@@ -40,6 +40,8 @@ class SessionTuning:
     """Buffers come from onnxruntime's own pool, not from malloc. The threads of an operator that asks for some while it
     runs wait for each other at that pool's lock: attention in fp16 took three times as long
     (docs/measurements/cpu-runtime.md)."""
+    operators: Path | None = None
+    """A library whose operators run in the place of the graph's functions of their names."""
     profile: Path | None = None
     """onnxruntime writes its profile to files whose names begin so."""
 
@@ -110,6 +112,8 @@ def _options(tuning: SessionTuning) -> Any:
         options.add_session_config_entry(_REST_OPTION, "1")
     if not tuning.pools_memory:
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    if tuning.operators is not None:
+        options.register_custom_ops_library(str(tuning.operators.resolve()))
     if tuning.profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(tuning.profile)
     return options

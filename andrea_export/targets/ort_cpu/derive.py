@@ -1,13 +1,13 @@
-"""The graphs for onnxruntime's CPU provider: which passes make each precision, and which bytes they share.
+"""The graphs for onnxruntime's CPU provider: which passes make each precision.
 
     fp32   the canonical arithmetic over a shared cache; its weights are the canonical file's, none is stored again
-    int8   DynamicQuantizeMatMul, for prompts and tokens alike: one graph, one copy of the weights; or, where the recipe
-           says so, that for prompts and MatMulNBits to decode
-    int4   two graphs: MatMulNBits with 4 bits decodes (and what stays int8, as in int8), and the prompt goes through
-           int8: 4-bit kernels unpack their weights for every few rows, and take twice as long
+    int8   this project's own operators (plugins/cpu) over weights with one scale an output; head and embedding share
+           theirs
+    int4   the same over weights with 4 bits, in blocks; what stays int8, as in int8
 
-What stays as it is was measured too (docs/measurements/cpu-runtime.md): onnxruntime's SkipLayerNormalization is eight
-times slower than Add and LayerNormalization, and its FastGelu no faster than Add and Gelu.
+One graph and one copy of the weights serve prompts and tokens. What stays as it is was measured too
+(docs/measurements/cpu-runtime.md): onnxruntime's SkipLayerNormalization is eight times slower than Add and
+LayerNormalization, and its FastGelu no faster than Add and Gelu.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from andrea_export.core.errors import PassError, UsageError
+from andrea_export.core.errors import UsageError
 from andrea_export.core.precision import OrtPrecision
 from andrea_export.graph.canonical import EXTERNAL_THRESHOLD_BYTES
 from andrea_export.graph.passes.gelu_nodes import NativeGelu
@@ -25,20 +25,17 @@ from andrea_export.graph.passes.graph_edits import run_passes
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.targets.ort_cpu.files import files_of
 from andrea_export.targets.ort_cpu.options import OrtCpu
-from andrea_export.targets.ort_cpu.passes.blockwise_weights import BlockwiseWeights
-from andrea_export.targets.ort_cpu.passes.dynamic_int8 import DynamicInt8
 from andrea_export.targets.ort_cpu.passes.half_cache import HalfCache
 from andrea_export.targets.ort_cpu.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.targets.ort_cpu.passes.logits_to_keep import LogitsToKeep
-from andrea_export.targets.ort_cpu.passes.quantized_embedding import BLOCKS, ROWS, QuantizedEmbedding
-from andrea_export.targets.ort_cpu.passes.scaled_rows import ScaledRows
+from andrea_export.targets.ort_cpu.passes.packed_weights import PackedEmbedding, PackedLinears
 from andrea_export.targets.ort_cpu.passes.shared_cache import SharedCache
 from andrea_export.targets.ort_cpu.passes.tied_head import TiedHead
-from andrea_export.targets.ort_cpu.passes.without_logits import WithoutLogits
 from andrea_model.config import AndreaConfig
 
-# One page: a mapped tensor starts on its own, and two mappings of one tensor are the same page.
+# A mapped tensor starts on a page of its own.
 _ALIGNMENT_BYTES = 4096
+_BITS = {"int8": 8, "int4": 4}
 
 NEXT_HIGHER: Mapping[str, str] = {"int4": "int8", "int8": "fp32"}
 """What a layer that a recipe keeps higher becomes."""
@@ -52,34 +49,18 @@ def derive_ort_cpu(
     Raises: PassError if the file is not a canonical one, UsageError as ``linear_kinds`` does.
     """
     kinds = linear_kinds(config, precision, options)
-    files = files_of(precision, options.int8_decode)
-    decode = ir.load(model)
-    _common(decode, precision)
-    of_kind = {kind: tuple(name for name, own in kinds.items() if own == kind) for kind in ("int8", "int4")}
-    in_blocks = (BlockwiseWeights(of_kind["int8"], bits=8),)
-    run_passes(
-        decode,
-        BlockwiseWeights(of_kind["int4"], bits=4, widest=options.int4_block),
-        *(in_blocks if options.int8_decode == "blockwise" else _dynamic_int8(of_kind["int8"], precision, options)),
-    )
-    if precision == "fp32":
-        run_passes(decode, TiedHead(), LogitsToKeep())
-        ir.save(decode, folder / files.decode)
-        return
-    assert files.weights is not None
-    run_passes(decode, QuantizedEmbedding(), LogitsToKeep())
-    graphs = {files.decode: decode}
-    if files.prefill != files.decode:
-        prefill = ir.load(model)
-        _common(prefill, precision)
+    files = files_of(precision)
+    graph = ir.load(model)
+    run_passes(graph, NativeGelu(andrea_gelu()), SharedCache())
+    if files.weights is None:
+        run_passes(graph, TiedHead(), LogitsToKeep())
+    else:
+        bits = {name: _BITS[kind] for name, kind in kinds.items() if kind in _BITS}
         run_passes(
-            prefill,
-            *_dynamic_int8(tuple(name for name, kind in kinds.items() if kind != "fp32"), precision, options),
-            QuantizedEmbedding(),
-            WithoutLogits(),
+            graph, HalfCache(), LogitsToKeep(), PackedLinears(bits, widest=options.int4_block), PackedEmbedding()
         )
-        graphs[files.prefill] = prefill
-    _write(graphs, folder, files.weights)
+        _store(graph, folder, files.weights)
+    ir.save(graph, folder / files.graph)
 
 
 def linear_kinds(config: AndreaConfig, precision: OrtPrecision, options: OrtCpu) -> dict[str, str]:
@@ -103,19 +84,10 @@ def check_layers(config: AndreaConfig, precisions: Iterable[OrtPrecision], optio
 
     And for one of ``precisions`` that no layer would be in.
     """
-    for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
+    for key in ("int8_keep", "int4_keep"):
         _chosen(_modules(config), getattr(options, key), key)
     for precision in precisions:
         linear_kinds(config, precision, options)
-
-
-def scaled_rows(modules: Iterable[str], precision: OrtPrecision, options: OrtCpu) -> tuple[str, ...]:
-    """Those that bring their rows to one size where they are DynamicQuantizeMatMul.
-
-    In int8 alone: int4's prompts diverge no less for it.
-    """
-    named = options.int8_scaled_rows if precision == "int8" else ()
-    return tuple(module for module in modules if any(_means(name, module) for name in named))
 
 
 def _modules(config: AndreaConfig) -> tuple[str, ...]:
@@ -139,44 +111,21 @@ def _means(name: str, module: str) -> bool:
     return name in (module, f"blocks.{index}", layer)
 
 
-def _dynamic_int8(
-    modules: tuple[str, ...], precision: OrtPrecision, options: OrtCpu
-) -> tuple[ir.passes.InPlacePass, ...]:
-    """The passes that make these layers int8 with activations rounded in each run."""
-    return DynamicInt8(modules), ScaledRows(scaled_rows(modules, precision, options))
-
-
-def _common(model: ir.Model, precision: OrtPrecision) -> None:
-    run_passes(model, NativeGelu(andrea_gelu()), SharedCache())
-    if precision != "fp32":
-        run_passes(model, HalfCache())
-
-
-def _write(graphs: Mapping[str, ir.Model], folder: Path, weights: str) -> None:
-    """Writes the graphs and one data file: a tensor that both have, or that has two shapes, is in it once."""
-    stored: dict[str, tuple[int, int]] = {}
+def _store(model: ir.Model, folder: Path, weights: str) -> None:
+    """Writes the large weights to the precision's data file, each on a page of its own."""
     with (folder / weights).open("wb") as data:
-        for graph in (model.graph for model in graphs.values()):
-            for name, value in graph.initializers.items():
-                tensor = value.const_value
-                if tensor is None or tensor.nbytes < EXTERNAL_THRESHOLD_BYTES:
-                    continue
-                key = BLOCKS if name == ROWS else name
-                if key not in stored:
-                    data.write(b"\0" * (-data.tell() % _ALIGNMENT_BYTES))
-                    stored[key] = (data.tell(), tensor.nbytes)
-                    data.write(tensor.tobytes())
-                offset, length = stored[key]
-                if length != tensor.nbytes:
-                    raise PassError(f"{name} has {tensor.nbytes} bytes here and {length} in another graph")
-                value.const_value = ir.ExternalTensor(
-                    location=weights,
-                    offset=offset,
-                    length=length,
-                    dtype=tensor.dtype,
-                    shape=ir.Shape(tensor.numpy().shape),
-                    name=name,
-                    base_dir=folder,
-                )
-    for name, model in graphs.items():
-        ir.save(model, folder / name)
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None or tensor.nbytes < EXTERNAL_THRESHOLD_BYTES:
+                continue
+            data.write(b"\0" * (-data.tell() % _ALIGNMENT_BYTES))
+            value.const_value = ir.ExternalTensor(
+                location=weights,
+                offset=data.tell(),
+                length=tensor.nbytes,
+                dtype=tensor.dtype,
+                shape=ir.Shape(tensor.numpy().shape),
+                name=name,
+                base_dir=folder,
+            )
+            data.write(tensor.tobytes())

@@ -7,6 +7,7 @@ and everything back to where the canonical graph would have it. Slow, and meant 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,14 +27,16 @@ class OrtCpuSession:
     """Runs one ``ort-cpu`` graph on canonical inputs; with ``taps``, those layers are returned too.
 
     A padded token sees nothing but itself at position 0, in the reference as here, so it is run as a row of its own.
-    The last token's logits are those of a run that keeps no others, as the runtime's are.
-    Raises: BackendUnavailable, RunError.
+    ``library``: what has the graph's operators; None: its functions run. Raises: BackendUnavailable, RunError.
     """
 
-    def __init__(self, model: Path, config: AndreaConfig, *, taps: Sequence[str] = (), name: str) -> None:
+    def __init__(
+        self, model: Path, config: AndreaConfig, *, taps: Sequence[str] = (), name: str, library: Path | None
+    ) -> None:
         self.name = name
         self.config = config
-        self._session = OnnxSession(model, taps=taps, name=name, tuning=CPU_TUNING)
+        tuning = replace(CPU_TUNING, operators=library)
+        self._session = OnnxSession(model, taps=taps, name=name, tuning=tuning)
         self.output_names = self._session.output_names
         self._cache_dtype = self._session.input_dtype("past_key_values.0.key")
 
@@ -92,12 +95,7 @@ class OrtCpuSession:
                 if num_past:
                     buffer[:, :, :num_past] = past[name]
                 feeds[name] = buffer
-        found = self._session.run(feeds)
-        if num_new > 1 and KEEP in self._session.input_names:
-            # In use a prompt keeps its last position alone, and int8 rounds over the positions that are kept.
-            feeds[KEEP] = np.array([1], np.int64)
-            found["logits"][:, -1:] = self._session.run(feeds)["logits"]
-        return found
+        return self._session.run(feeds)
 
     def _put(self, found: Arrays, one: Arrays, feeds: Feeds, *, row: int, at_token: int, at_key: int) -> None:
         """Copies one row's results to their place; cache entries by key position, all else by token position."""

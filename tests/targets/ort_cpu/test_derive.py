@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from andrea_export.core.precision import OrtPrecision
 from andrea_export.core.progress import Silent
 from andrea_export.runtime.open import open_shared
 from andrea_export.targets.ort_cpu.derive import check_layers, derive_ort_cpu, linear_kinds
-from andrea_export.targets.ort_cpu.files import Int8Decode, files_of
+from andrea_export.targets.ort_cpu.files import LIBRARY, files_of
 from andrea_export.targets.ort_cpu.options import OrtCpu
 from andrea_export.targets.ort_cpu.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.targets.recipe import recipe_from_mapping
@@ -39,83 +38,43 @@ def operators(file: Path) -> Counter[str]:
     return Counter(node.op_type for node in ir.load(file).graph)
 
 
-BLOCKWISE = OrtCpu(int8_decode="blockwise")
-CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, dict[str, int]]]] = [
-    ("fp32", OrtCpu(), {"ort-cpu-fp32.onnx": {"MatMul": 8, "FusedMatMul": 1, "Gather": 2}}),
-    ("int8", OrtCpu(), {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 4, "MatMulNBits": 1}}),
+CASES: list[tuple[OrtPrecision, OrtCpu, dict[str, int]]] = [
+    ("fp32", OrtCpu(), {"MatMul": 8, "FusedMatMul": 1, "Gather": 2, "LayerNormalization": 5, "Gelu": 2}),
+    ("int8", OrtCpu(), {"NormLinear8": 3, "NormLinear8Gelu": 2, "Linear8Add": 4, "Embed8": 1, "Gather": 1}),
     (
         "int8",
-        OrtCpu(int8_keep=()),
-        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 8, "MatMulNBits": 1, "ReduceMax": 2}},
-    ),
-    (
-        "int8",
-        OrtCpu(int8_scaled_rows=("attn.proj", "blocks.0", "blocks.1.mlp.fc")),  # those in fp32 have nothing to round
-        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 4, "MatMulNBits": 1, "ReduceMax": 2}},
-    ),
-    (
-        "int8",
-        replace(OrtCpu(), int8_keep=("mlp.proj", "blocks.0.attn.qkv")),
-        {"ort-cpu-int8.onnx": {"DynamicQuantizeMatMul": 5, "MatMul": 3, "MatMulNBits": 1}},
-    ),
-    (
-        "int8",
-        replace(BLOCKWISE, int8_keep=("mlp.proj",)),
-        {
-            "ort-cpu-int8.onnx": {"MatMulNBits": 7, "MatMul": 2},
-            "ort-cpu-int8-prefill.onnx": {"DynamicQuantizeMatMul": 4, "MatMul": 1},
-        },
+        OrtCpu(int8_keep=("mlp.proj", "blocks.0.attn.qkv")),
+        {"NormLinear8": 2, "NormLinear8Gelu": 2, "Linear8Add": 2, "MatMul": 3, "LayerNormalization": 1},
     ),
     (
         "int4",
         OrtCpu(),
-        {
-            "ort-cpu-int4.onnx": {"MatMulNBits": 7, "DynamicQuantizeMatMul": 2},
-            "ort-cpu-int4-prefill.onnx": {"DynamicQuantizeMatMul": 5},
-        },
+        {"NormLinear8": 3, "NormLinear4Gelu": 2, "Linear4Add": 2, "Linear8Add": 2, "Embed8": 1, "Gather": 1},
     ),
     (
         "int4",
-        BLOCKWISE,
-        {
-            "ort-cpu-int4.onnx": {"MatMulNBits": 9},
-            "ort-cpu-int4-prefill.onnx": {"DynamicQuantizeMatMul": 5},
-        },
+        OrtCpu(int4_keep=("attn.qkv", "blocks.1.mlp.proj"), int4_block=32),
+        {"NormLinear8": 3, "NormLinear4Gelu": 2, "Linear4Add": 3, "Linear8Add": 1},
     ),
 ]
-
-
-def bits_of(file: Path) -> dict[str, int]:
-    """Module path of each block-wise layer → its bits."""
-    nodes = [node for node in ir.load(file).graph if node.op_type == "MatMulNBits"]
-    return {str(node.name): node.attributes["bits"].as_int() for node in nodes}
-
-
-def test_a_recipes_sensitive_layers_have_more_bits(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path) -> None:
-    options = replace(BLOCKWISE, int4_keep=("attn.qkv", "blocks.1.mlp.proj"), int4_block=32)
-    bits = bits_of(derived(tiny, tiny_onnx, tmp_path, "int4", options) / "ort-cpu-int4.onnx")
-    kept = {"blocks.0.attn.qkv", "blocks.1.attn.qkv", "blocks.1.mlp.proj", "head"}
-    assert {name for name, count in bits.items() if count == 8} == kept
-    assert {count for name, count in bits.items() if name not in kept} == {4}
 
 
 @pytest.mark.parametrize(
     ("precision", "options"),
     [
         ("int8", OrtCpu()),
-        ("int8", BLOCKWISE),
+        ("int8", OrtCpu(int8_keep=("blocks.0",))),
         ("int4", OrtCpu()),
-        ("int4", BLOCKWISE),
-        ("int4", OrtCpu(int4_keep=())),
         ("int4", OrtCpu(int4_keep=(), int4_block=32)),
     ],
 )
 def test_rows_of_a_batch_give_what_they_give_alone(
-    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, precision: OrtPrecision, options: OrtCpu
+    tiny: LoadedModel, tiny_onnx: Path, cpu_library: Path, tmp_path: Path, precision: OrtPrecision, options: OrtCpu
 ) -> None:
     folder = derived(tiny, tiny_onnx, tmp_path, precision, options)
     prompts = [(5, 17, 42), (300,), tuple(range(40))]
-    with closing(open_shared(folder, files_of(precision, options.int8_decode), tiny.config, 1)) as decoder:
+    opened = open_shared(folder, files_of(precision), tiny.config, 1, library=cpu_library)
+    with closing(opened) as decoder:
         generation = decoder.begin(prompts, 50)
         together = [generation.logits_BV.copy(), generation.step([1, 2, 3]).copy(), generation.step([4, 5, 6]).copy()]
         for row, prompt in enumerate(prompts):
@@ -126,26 +85,25 @@ def test_rows_of_a_batch_give_what_they_give_alone(
                 assert np.array_equal(a, b[row])
 
 
-@pytest.mark.parametrize(("precision", "options", "wanted"), CASES)
-def test_each_precisions_graphs(
+@pytest.mark.parametrize(("precision", "options", "counts"), CASES)
+def test_each_precisions_graph(
     tiny: LoadedModel,
     tiny_onnx: Path,
+    cpu_library: Path,
     tmp_path: Path,
     precision: OrtPrecision,
     options: OrtCpu,
-    wanted: dict[str, dict[str, int]],
+    counts: dict[str, int],
 ) -> None:
     folder = derived(tiny, tiny_onnx, tmp_path, precision, options)
-    files = files_of(precision, options.int8_decode)
+    files = files_of(precision)
     assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.onnx.data", *files.all}
-    for name, counts in wanted.items():
-        onnx.checker.check_model(folder / name)
-        found = operators(folder / name)
-        kinds = ("MatMul", "FusedMatMul", "Gather", "DynamicQuantizeMatMul", "MatMulNBits")
-        assert {kind: found[kind] for kind in counts} == counts
-        assert sum(found[kind] for kind in kinds if kind not in counts and kind != "Gather") == 0
-        assert found["GroupQueryAttention"] == 2 and found["SkipLayerNormalization"] == 0
-    with closing(open_shared(folder, files, tiny.config, 1)) as decoder:
+    onnx.checker.check_model(folder / files.graph)
+    found = operators(folder / files.graph)
+    assert {kind: found[kind] for kind in counts} == counts
+    assert found["GroupQueryAttention"] == 2 and found["SkipLayerNormalization"] == 0
+    with closing(open_shared(folder, files, tiny.config, 1, library=cpu_library)) as decoder:
+        assert not decoder.passed_over
         prompt = (5, 17, 42, 300, 8)
         with torch.inference_mode():
             exact = tiny.model(torch.tensor([prompt]))[0][0, -1].numpy()
@@ -166,18 +124,17 @@ def test_fp32_stores_no_weight_again(ort_built: BuildResult) -> None:
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantised_files_hold_everything_once(ort_built: BuildResult, precision: OrtPrecision) -> None:
-    files = files_of(precision, "dynamic")
+    files = files_of(precision)
     spans: dict[str, tuple[int, int]] = {}
-    for name in dict.fromkeys((files.decode, files.prefill)):
-        for value in ir.load(ort_built.bundle / name).graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor):
-                assert tensor.location == files.weights
-                assert tensor.offset is not None and tensor.length is not None
-                spans[str(value.name)] = (tensor.offset, tensor.length)
-    assert spans["token_embed.weight_rows_int8"] == spans["token_embed.weight_block_int8"]
-    distinct = sorted(set(spans.values()))
-    assert all(first[0] + first[1] <= second[0] for first, second in pairwise(distinct))
+    for value in ir.load(ort_built.bundle / files.graph).graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            assert tensor.location == files.weights
+            assert tensor.offset is not None and tensor.length is not None
+            spans[str(value.name)] = (tensor.offset, tensor.length)
+    assert spans["token_embed.weight_packed_int8"][1] == -(-321 // 16) * 16 * 64
+    ordered = sorted(spans.values())
+    assert all(first[0] + first[1] <= second[0] for first, second in pairwise(ordered))
     assert "token_embed.weight" not in spans
 
 
@@ -185,13 +142,15 @@ def test_the_manifest_and_the_report_list_them(ort_built: BuildResult) -> None:
     manifest, report = ort_built.manifest, ort_built.report
     assert manifest.ort_cpu == ("fp32", "int8", "int4")
     for precision in manifest.ort_cpu:
-        assert set(files_of(precision, manifest.recipe.ort_cpu.int8_decode).all) <= set(manifest.files)
+        assert set(files_of(precision).all) <= set(manifest.files)
+    assert manifest.cpu_library is not None and LIBRARY in manifest.files
     candidates = {candidate.name: candidate for candidate in report.candidates}
-    for name in ("ort-cpu-fp32", "ort-cpu-int8", "ort-cpu-int4", "ort-cpu-int4-prefill"):
+    inside = [f"blocks.{i}.{name}" for i in range(2) for name in ("ln_1", "attn.proj", "ln_2", "mlp.fc", "mlp.proj")]
+    for name in ("ort-cpu-fp32", "ort-cpu-int8", "ort-cpu-int4"):
         assert candidates[name].verdict == "pass"
         rows = [row for row in report.layers if row.candidate == name]
-        assert len(rows) == (19 if name.endswith("prefill") else 29)
-        assert candidates[name].facts["fused_away"] == ["mask"]
+        gone = ["mask"] if name == "ort-cpu-fp32" else ["mask", *inside, "ln_f"]
+        assert candidates[name].facts["fused_away"] == gone and len(rows) == 30 - len(gone)
     assert candidates["ort-cpu-fp32"].facts["kl_mean"] < 1e-9
     assert candidates["ort-cpu-fp32"].facts["top1"] == 1.0
     assert 0 < candidates["ort-cpu-int8"].facts["kl_mean"] < candidates["ort-cpu-int4"].facts["kl_mean"] < 0.1
@@ -200,8 +159,8 @@ def test_the_manifest_and_the_report_list_them(ort_built: BuildResult) -> None:
 def test_a_bundle_with_cpu_graphs_is_built_again_in_its_place(
     checkpoint: Path, cache_dir: Path, tmp_path: Path
 ) -> None:
-    def build(int8_decode: str) -> BuildResult:
-        values = {"targets": ["onnx", "ort-cpu"], "precisions": ["int8"], "ort_cpu": {"int8_decode": int8_decode}}
+    def build(kept: list[str]) -> BuildResult:
+        values = {"targets": ["onnx", "ort-cpu"], "precisions": ["int8"], "ort_cpu": {"int8_keep": kept}}
         recipe = recipe_from_mapping(values, where="test")
         return build_bundle(
             tmp_path / "bundle",
@@ -212,32 +171,20 @@ def test_a_bundle_with_cpu_graphs_is_built_again_in_its_place(
             progress=Silent(),
         )
 
-    first = build("blockwise")
+    first = build([])
     assert not any(step.reused for step in first.steps)
-    names = {candidate.name: candidate.verdict for candidate in first.report.candidates}
-    assert names["ort-cpu-int8"] == names["ort-cpu-int8-prefill"] == "pass"
-    assert (tmp_path / "bundle" / "ort-cpu-int8-prefill.onnx").exists()
-    assert all(step.reused for step in build("blockwise").steps)
-    again = build("dynamic")
-    assert again.report.verdict == "pass" and not all(step.reused for step in again.steps)
-    assert not (tmp_path / "bundle" / "ort-cpu-int8-prefill.onnx").exists()
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-@pytest.mark.parametrize("int8_decode", ["dynamic", "blockwise"])
-def test_the_files_of_every_precision(precision: OrtPrecision, int8_decode: Int8Decode) -> None:
-    files = files_of(precision, int8_decode)
-    two = precision == "int4" or (precision == "int8" and int8_decode == "blockwise")
-    assert files.decode == f"ort-cpu-{precision}.onnx"
-    assert files.prefill == (f"ort-cpu-{precision}-prefill.onnx" if two else files.decode)
-    assert files.rows_independent is (precision == "fp32")
+    assert all(step.reused for step in build([]).steps)
+    again = build(["blocks.0"])
+    assert again.report.verdict == "pass"
+    made = [step.name for step in again.steps if not step.reused]
+    assert "ort-cpu int8" in made and not {"onnx", "CPU operators"} & set(made)
 
 
 @pytest.mark.parametrize("kept", ["mlp", "blocks", "blocks.0.attn", "blocks.2", "blocks.2.mlp.fc", "ln_f", ""])
 def test_layers_to_keep_that_are_none(tiny: LoadedModel, kept: str) -> None:
     with pytest.raises(UsageError, match="int8_keep: the model has no linear layer"):
         linear_kinds(tiny.config, "int8", OrtCpu(int8_keep=(kept,)))
-    for key in ("int8_keep", "int8_scaled_rows", "int4_keep"):
+    for key in ("int8_keep", "int4_keep"):
         with pytest.raises(UsageError, match=f"{key}: the model has no linear layer"):
             check_layers(tiny.config, (), OrtCpu(**{key: (kept,)}))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,26 +15,24 @@ import torch
 
 from andrea_export.core.errors import PassError
 from andrea_export.core.names import MODULE_KEY
-from andrea_export.graph.passes.gelu_nodes import TrtPluginsDomain
+from andrea_export.graph.passes.gelu_nodes import NativeGelu, TrtPluginsDomain
 from andrea_export.graph.passes.graph_edits import constant, run_passes
 from andrea_export.operators.sources import andrea_gelu
 from andrea_export.sessions.base import step_feeds
-from andrea_export.sessions.onnxruntime import OnnxSession
-from andrea_export.targets.ort_cpu.passes.blockwise_weights import BlockwiseWeights
-from andrea_export.targets.ort_cpu.passes.dynamic_int8 import DynamicInt8
+from andrea_export.sessions.onnxruntime import OnnxSession, SessionTuning
 from andrea_export.targets.ort_cpu.passes.half_cache import HalfCache
 from andrea_export.targets.ort_cpu.passes.linear_layers import BLOCK_LINEARS
 from andrea_export.targets.ort_cpu.passes.logits_to_keep import LogitsToKeep
-from andrea_export.targets.ort_cpu.passes.quantized_embedding import QuantizedEmbedding
-from andrea_export.targets.ort_cpu.passes.scaled_rows import ScaledRows
+from andrea_export.targets.ort_cpu.passes.packed_weights import PackedEmbedding, PackedLinears
 from andrea_export.targets.ort_cpu.passes.shared_cache import SharedCache
 from andrea_export.targets.ort_cpu.passes.tied_head import TiedHead
-from andrea_export.targets.ort_cpu.passes.without_logits import WithoutLogits
+from andrea_export.targets.ort_cpu.quantization import block_codes, channel_codes
 from andrea_export.targets.ort_cpu.session import OrtCpuSession
 from andrea_export.targets.ort_cpu.torch_quantized import quantized_part
 from andrea_export.weights.load import LoadedModel
 
 LINEARS = tuple(f"blocks.{index}.{name}" for index in range(2) for name in BLOCK_LINEARS)
+EIGHT = dict.fromkeys(LINEARS, 8)
 IDS = [5, 17, 42, 300, 8, 0, 320, 99]
 
 
@@ -100,31 +98,10 @@ def test_the_last_blocks_mlp_sees_the_kept_positions_alone(
     }
 
 
-def test_the_proofs_session_gives_the_last_token_what_a_prompt_in_use_gives(
-    tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path
-) -> None:
-    """int8 rounds over the positions that are kept, so these are other logits than those beside all others."""
-    path = rewritten(tiny_onnx, tmp_path, SharedCache(), DynamicInt8(LINEARS), LogitsToKeep())
-    with OrtCpuSession(path, tiny.config, name="int8") as session:
-        found = session.run(step_feeds(IDS, 0, empty_cache(tiny)))["logits"]
-    with OnnxSession(path) as plain:
-        feeds = {
-            **empty_cache(tiny, len(IDS)),
-            "input_ids": np.array([IDS]),
-            "position_ids": np.arange(len(IDS))[None],
-            "seqlens_k": np.array([len(IDS) - 1], np.int32),
-            "total_sequence_length": np.array([len(IDS)], np.int32),
-        }
-        last = plain.run({**feeds, "logits_to_keep": np.array([1])})["logits"]
-        every = plain.run({**feeds, "logits_to_keep": np.array([len(IDS)])})["logits"]
-    assert np.array_equal(found[:, -1:], last) and np.array_equal(found[:, :-1], every[:, :-1])
-    assert not np.array_equal(last, every[:, -1:])
-
-
 @pytest.mark.parametrize("num_past", [0, 1, 5])
 def test_the_shared_cache_equals_torch(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path, num_past: int) -> None:
     path = rewritten(tiny_onnx, tmp_path, SharedCache())
-    with OrtCpuSession(path, tiny.config, name="shared") as session:
+    with OrtCpuSession(path, tiny.config, name="shared", library=None) as session:
         before = session.run(step_feeds(IDS[:num_past], 0, empty_cache(tiny))) if num_past else {}
         past = {f"past_key_values.{k.removeprefix('present.')}": v for k, v in before.items() if k != "logits"}
         after = session.run(step_feeds(IDS[num_past:], num_past, past or empty_cache(tiny)))
@@ -144,7 +121,7 @@ def test_a_cache_in_half_precision_rounds_what_attention_takes_and_gives(
     with torch.inference_mode():
         same_way = rounded(torch.tensor([IDS]))[0].numpy()
     exact = torch_logits(tiny, IDS)
-    with OrtCpuSession(path, tiny.config, name="half") as session:
+    with OrtCpuSession(path, tiny.config, name="half", library=None) as session:
         before = session.run(step_feeds(IDS[:num_past], 0, empty_cache(tiny))) if num_past else {}
         past = {f"past_key_values.{k.removeprefix('present.')}": v for k, v in before.items() if k != "logits"}
         after = session.run(step_feeds(IDS[num_past:], num_past, past or empty_cache(tiny)))
@@ -191,90 +168,73 @@ def test_rows_of_different_length_do_not_see_each_other(tiny: LoadedModel, tiny_
     assert np.abs(logits[1, :2] - torch_logits(tiny, ids[1, :2])[0]).max() <= bound(tiny)
 
 
-def test_a_graph_without_logits_still_fills_the_cache(tiny: LoadedModel, tiny_onnx: Path, tmp_path: Path) -> None:
-    feeds = step_feeds(IDS, 0, empty_cache(tiny))
-    with OnnxSession(tiny_onnx) as session:
-        wanted = session.run(feeds)
-    path = rewritten(tiny_onnx, tmp_path, WithoutLogits())
-    with OnnxSession(path) as session:
-        found = session.run(feeds)
-    assert set(found) == set(wanted) - {"logits"}
-    assert all(np.array_equal(found[name], wanted[name]) for name in found)
-    assert not any(name.startswith(("ln_f", "blocks.1.mlp")) for name in ir.load(path).graph.initializers)
-
-
-QUANTIZED: list[tuple[str, list[ir.passes.InPlacePass], str, dict[str, Any]]] = [
-    ("dynamic int8", [DynamicInt8(LINEARS)], "int8", {"blockwise": False}),
-    (
-        "dynamic int8, rows of one size",
-        [DynamicInt8(LINEARS), ScaledRows(LINEARS)],
-        "int8",
-        {"blockwise": False, "scaled_rows": LINEARS},
-    ),
-    (
-        "dynamic int8, rows of one size in two steps",
-        [DynamicInt8(LINEARS), ScaledRows(LINEARS[:3]), ScaledRows(LINEARS[3:])],
-        "int8",
-        {"blockwise": False, "scaled_rows": LINEARS},
-    ),
-    ("blocks of 8 bits", [BlockwiseWeights(LINEARS, bits=8)], "int8", {"blockwise": True}),
-    ("blocks of 4 bits", [BlockwiseWeights(LINEARS, bits=4, widest=32)], "int4", {"blockwise": True}),
-]
-
-
-@pytest.mark.parametrize(("passes", "kind", "options"), [row[1:] for row in QUANTIZED], ids=[r[0] for r in QUANTIZED])
+@pytest.mark.parametrize("with_library", [True, False], ids=["operators", "functions"])
+@pytest.mark.parametrize("bits", [8, 4])
 def test_quantised_graphs_equal_torch_quantised_the_same_way(
-    tiny: LoadedModel,
-    tiny_onnx: Path,
-    tmp_path: Path,
-    passes: list[ir.passes.InPlacePass],
-    kind: str,
-    options: dict[str, Any],
+    tiny: LoadedModel, tiny_onnx: Path, cpu_library: Path, tmp_path: Path, bits: int, with_library: bool
 ) -> None:
-    path = rewritten(tiny_onnx, tmp_path, SharedCache(), HalfCache(), *passes, QuantizedEmbedding())
-    reference = quantized_part(tiny.model, "", dict.fromkeys(LINEARS, kind), int4_block=32, **options)
+    gelu, packed = NativeGelu(andrea_gelu()), PackedLinears(dict.fromkeys(LINEARS, bits), widest=32)
+    path = rewritten(tiny_onnx, tmp_path, gelu, SharedCache(), HalfCache(), packed, PackedEmbedding())
+    reference = quantized_part(tiny.model, "", dict.fromkeys(LINEARS, f"int{bits}"), int4_block=32)
     with torch.inference_mode():
         same_way = reference(torch.tensor([IDS]))[0].numpy()
     exact = torch_logits(tiny, IDS)
-    with OrtCpuSession(path, tiny.config, name="quantised") as session:
+    library = cpu_library if with_library else None
+    with OrtCpuSession(path, tiny.config, name="quantised", library=library) as session:
         logits = session.run(step_feeds(IDS, 0, empty_cache(tiny)))["logits"]
     # Where both round the same way, they differ by activations that fall on the other side of a step: far less than
     # quantising itself costs. A wrong scale, layout or sign costs many times more.
-    assert np.abs(logits - same_way).max() < 0.5 * np.abs(same_way - exact).max()
-    names = {value.name for node in ir.load(path).graph for value in node.outputs}
-    assert set(LINEARS) <= names
+    assert np.abs(logits - same_way).max() < 0.05 * np.abs(same_way - exact).max()
+    graph = ir.load(path).graph
+    forms = Counter(node.op_type for node in graph if node.domain == "com.andrea")
+    assert forms == {
+        "Embed8": 1, f"NormLinear{bits}": 2 + (bits == 8), f"NormLinear{bits}Gelu": 2, f"Linear{bits}Add": 4,
+        **({"NormLinear8": 1} if bits == 4 else {}),
+    }  # fmt: skip
+    assert not any(node.op_type in ("LayerNormalization", "MatMul", "Gelu") for node in graph)
+    kept = {
+        f"blocks.{i}.{name}" for i in range(2) for name in ("attn.qkv", "attn_residual", "mlp.gelu", "mlp_residual")
+    }
+    assert kept <= {str(value.name) for node in graph for value in node.outputs}
 
 
-def test_rows_of_unlike_sizes_lose_none_when_brought_to_one(tmp_path: Path) -> None:
-    """A row's error is a share of its own size; on the range of the largest row, a small one is lost."""
+@pytest.mark.parametrize("with_library", [True, False], ids=["operators", "functions"])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_rows_error_is_a_share_of_its_own_size(
+    cpu_library: Path, tmp_path: Path, bits: int, with_library: bool
+) -> None:
+    """Whatever rows are beside it: each is rounded on its own range."""
     generator = np.random.default_rng(0)
-    sizes_M = np.array([1.0, 1e-3, 0.0, 30.0], np.float32)
-    rows_MK = generator.standard_normal((4, 64), np.float32) * sizes_M[:, None]
-    weight_KN, bias_N = (generator.standard_normal(shape, np.float32) for shape in ((64, 32), (32,)))
-    errors_M = []
-    for passes in ([DynamicInt8(("fc",))], [DynamicInt8(("fc",)), ScaledRows(("fc",))]):
-        model = one_layer(weight_KN, bias_N)
-        run_passes(model, *passes)
-        ir.save(model, tmp_path / "layer.onnx")
-        with OnnxSession(tmp_path / "layer.onnx") as session:
-            y_MN = session.run({"x": rows_MK})["fc"]
-        errors_M.append(np.abs(y_MN - (rows_MK @ weight_KN + bias_N)).max(axis=1))
-    together, apart = errors_M
-    typical = 8.0  # of a sum of 64 products of normal numbers
-    assert (apart <= 0.05 * sizes_M * typical).all()
-    assert together[1] > sizes_M[1] * typical
+    sizes_M = np.array([1.0, 1e-3, 0.0, 30.0, 1e6], np.float32)
+    rows_MK = generator.standard_normal((5, 64), np.float32) * sizes_M[:, None]
+    weight_KN = generator.standard_normal((64, 32), np.float32)
+    y_MN = packed_layer(weight_KN, rows_MK, bits, cpu_library if with_library else None, tmp_path)
+    codes = channel_codes(weight_KN) if bits == 8 else block_codes(weight_KN, block_size=64)
+    exact_MN = rows_MK.astype(np.float64) @ codes.weights()
+    # Half a step of 1/8191 of the row's largest value, times the sum of the weights' magnitudes.
+    bound_MN = np.abs(rows_MK).max(axis=1, keepdims=True) / 8191 / 2 * np.abs(codes.weights()).sum(axis=0)
+    assert (np.abs(y_MN - exact_MN) <= bound_MN * 1.01 + 1e-30).all()
 
 
+@pytest.mark.parametrize("with_library", [True, False], ids=["operators", "functions"])
 @pytest.mark.parametrize(("bits", "widest"), [(8, 128), (4, 128), (4, 32)])
-def test_blocks_of_zeros_add_nothing(tmp_path: Path, bits: int, widest: int) -> None:
-    """A trained model may have layers of zeros; the kernel's own rounding must not fill them."""
-    generator = np.random.default_rng(0)
-    model = one_layer(np.zeros((512, 32), np.float32), np.zeros(32, np.float32))
-    run_passes(model, BlockwiseWeights(("fc",), bits=bits, widest=widest))
-    ir.save(model, tmp_path / "layer.onnx")
-    with OnnxSession(tmp_path / "layer.onnx") as session:
-        y_MN = session.run({"x": generator.standard_normal((5, 512), np.float32) * 30})["fc"]
-    assert not y_MN.any()
+def test_layers_of_zeros_add_nothing(
+    cpu_library: Path, tmp_path: Path, bits: int, widest: int, with_library: bool
+) -> None:
+    rows_MK = np.random.default_rng(0).standard_normal((5, 512), np.float32) * 30
+    weight_KN = np.zeros((512, 40), np.float32)
+    library = cpu_library if with_library else None
+    assert not packed_layer(weight_KN, rows_MK, bits, library, tmp_path, widest=widest).any()
+
+
+def packed_layer(
+    weight_KN: np.ndarray, rows_MK: np.ndarray, bits: int, library: Path | None, folder: Path, *, widest: int = 128
+) -> np.ndarray:
+    model = one_layer(weight_KN, np.zeros(weight_KN.shape[1], np.float32))
+    run_passes(model, PackedLinears({"fc": bits}, widest=widest))
+    ir.save(model, folder / "layer.onnx")
+    with OnnxSession(folder / "layer.onnx", tuning=SessionTuning(operators=library)) as session:
+        return np.asarray(session.run({"x": rows_MK})["fc"])
 
 
 def one_layer(weight_KN: np.ndarray, bias_N: np.ndarray) -> ir.Model:
@@ -289,15 +249,6 @@ def one_layer(weight_KN: np.ndarray, bias_N: np.ndarray) -> ir.Model:
     graph.extend([product, layer])
     graph.outputs.append(layer.outputs[0])
     return ir.Model(graph, ir_version=10)
-
-
-def test_the_tied_matrix_is_one_array_under_two_shapes(tiny_onnx: Path) -> None:
-    model = ir.load(tiny_onnx)
-    run_passes(model, QuantizedEmbedding())
-    rows, blocks = (model.graph.initializers[f"token_embed.weight_{name}_int8"] for name in ("rows", "block"))
-    assert rows.const_value is not None and blocks.const_value is not None
-    assert rows.const_value.tobytes() == blocks.const_value.tobytes()
-    assert "token_embed.weight" not in model.graph.initializers
 
 
 def without(op_type: str) -> ir.passes.InPlacePass:
@@ -331,20 +282,15 @@ REFUSED: list[tuple[list[ir.passes.InPlacePass], str]] = [
     ([without("Split"), SharedCache()], "expected Split"),
     ([without("Concat"), SharedCache()], "expected Concat"),
     ([TiedHead(), TiedHead()], "TiedHead \\(after TiedHead\\): value 'logits' comes from FusedMatMul"),
-    ([TiedHead(), QuantizedEmbedding()], "value 'logits' comes from FusedMatMul"),
+    ([TiedHead(), PackedEmbedding()], "value 'logits' comes from FusedMatMul"),
     ([LogitsToKeep(), LogitsToKeep()], "already has the input logits_to_keep"),
-    ([WithoutLogits(), WithoutLogits()], "no output 'logits'"),
-    ([WithoutLogits(), LogitsToKeep()], "no output 'logits'"),
-    ([DynamicInt8(("blocks.7.mlp.fc",))], "no linear layer blocks.7.mlp.fc"),
-    ([DynamicInt8(LINEARS), DynamicInt8(LINEARS)], "no linear layer blocks.0.attn.qkv"),
+    ([PackedLinears({"blocks.7.mlp.fc": 8}, widest=32)], "no linear layer blocks.7.mlp.fc"),
+    ([PackedLinears(EIGHT, widest=32), PackedLinears(EIGHT, widest=32)], "no linear layer blocks.0.attn.qkv"),
     (
         [renamed("blocks.1.attn_residual", "other"), LogitsToKeep()],
         "no blocks.1.attn.context or no blocks.1.attn_resid",
     ),
     ([renamed("blocks.1.attn.proj", "other"), LogitsToKeep()], "blocks.1.attn_residual does not add one value"),
-    ([DynamicInt8(LINEARS), ScaledRows((LINEARS[0], LINEARS[0]))], "named twice"),
-    ([ScaledRows(("blocks.0.attn.proj",))], "no DynamicQuantizeMatMul: blocks.0.attn.proj"),
-    ([DynamicInt8(LINEARS), ScaledRows(LINEARS), ScaledRows(LINEARS)], "no DynamicQuantizeMatMul: blocks.0.attn.qkv"),
     ([TrtPluginsDomain(andrea_gelu()), TrtPluginsDomain(andrea_gelu())], "no com.andrea::AndreaGelu node"),
 ]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from andrea_export.core.errors import PassError
 from andrea_export.core.names import MODULE_KEY
-from andrea_export.graph.passes.graph_edits import MS_DOMAIN, node_beside, replace_node
 
 BLOCK_LINEARS = ("attn.qkv", "attn.proj", "mlp.fc", "mlp.proj")
 """The linear layers of a block, by path inside the block, in model order."""
@@ -43,15 +41,3 @@ def linear_layers(model: ir.Model, modules: tuple[str, ...]) -> list[LinearLayer
     if missing:
         raise PassError(f"the graph has no linear layer {', '.join(missing[:8])}")
     return [found[module] for module in modules]
-
-
-def replace_linear(
-    graph: ir.Graph,
-    layer: LinearLayer,
-    op_type: str,
-    inputs: Sequence[ir.Value | None],
-    attributes: Mapping[str, int] | None = None,
-) -> None:
-    """Puts one of onnxruntime's own operators in the place of product and bias, under the layer's name."""
-    node = node_beside(layer.add, op_type, inputs, layer.module, domain=MS_DOMAIN, attributes=attributes)
-    replace_node(graph, layer.add, node)

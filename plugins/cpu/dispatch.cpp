@@ -1,0 +1,36 @@
+// Which instruction set runs: the best that was compiled in and that the processor has.
+
+#include <cstdlib>
+#include <cstring>
+
+#include "cpu/linear.h"
+
+namespace andrea::cpu {
+
+// Those that this compiler and this kind of processor have: cmake/CpuPaths.cmake.
+#define ANDREA_PATH(name) extern const Path name;
+ANDREA_CPU_PATHS
+#undef ANDREA_PATH
+extern const Path kPortable;
+
+const Path* const* all_paths() {
+#define ANDREA_PATH(name) &name,
+  static const Path* const paths[] = {ANDREA_CPU_PATHS & kPortable, nullptr};
+#undef ANDREA_PATH
+  return paths;
+}
+
+const Path& chosen_path() {
+  static const Path* const chosen = [] {
+    const char* const asked = std::getenv("ANDREA_CPU_PATH");
+    if (asked != nullptr)
+      for (const Path* const* path = all_paths(); *path != nullptr; ++path)
+        if (std::strcmp(asked, (*path)->name) == 0 && (*path)->is_supported()) return *path;
+    const Path* const* path = all_paths();
+    while (!(*path)->is_supported()) ++path;
+    return *path;
+  }();
+  return *chosen;
+}
+
+}  // namespace andrea::cpu
