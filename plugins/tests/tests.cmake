@@ -1,13 +1,13 @@
 # Test programs. All of them are compiled by g++ alone; none is part of what ships.
-option(ANDREA_SANITIZE "Build the test programs with the address and undefined-behaviour sanitizers" OFF)
+set(ANDREA_SANITIZE "" CACHE STRING "The sanitizers of the test programs: address,undefined or thread; empty: none")
 
 add_library(andrea_test_options INTERFACE)
 target_link_libraries(andrea_test_options INTERFACE andrea_options)
 target_compile_definitions(andrea_test_options INTERFACE ANDREA_CPU_GRID=1)
 if(ANDREA_SANITIZE)
   target_compile_options(andrea_test_options INTERFACE
-    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
-  target_link_options(andrea_test_options INTERFACE -fsanitize=address,undefined)
+    -fsanitize=${ANDREA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
+  target_link_options(andrea_test_options INTERFACE -fsanitize=${ANDREA_SANITIZE})
 endif()
 
 # A kernel.cu is C++ here, through a file of another name, because a source's language is one for the whole folder.
@@ -44,5 +44,10 @@ add_library(andrea_harness SHARED EXCLUDE_FROM_ALL tests/harness_c.cpp $<TARGET_
 target_link_libraries(andrea_harness PRIVATE andrea_test_options ${CMAKE_DL_LIBS})
 andrea_use_tensorrt_headers(andrea_harness)
 
+find_package(Threads REQUIRED)
+add_executable(andrea_cpu_checks EXCLUDE_FROM_ALL tests/cpu_checks.cpp cpu/dispatch.cpp cpu/paths/portable.cpp)
+target_link_libraries(andrea_cpu_checks PRIVATE andrea_test_options Threads::Threads)
+andrea_add_cpu_paths(andrea_cpu_checks)
+
 add_custom_target(andrea_tests DEPENDS
-  andrea_plugins_cpu andrea_kernel_checks andrea_contract_checks andrea_harness)
+  andrea_plugins_cpu andrea_kernel_checks andrea_contract_checks andrea_harness andrea_cpu_checks)
