@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from andrea_export import __version__
 from andrea_export.doctor.findings import (
@@ -17,19 +17,29 @@ from andrea_export.doctor.findings import (
     missing_extras_only,
     packages_above,
 )
+from andrea_export.operators.cpu_path import expected_path
 from andrea_export.targets.tensorrt.flavours import FLAVOURS, Flavour, engine_backend
 
 Step = tuple[str, str, Look]
 """Its name, what it is in words, and how it is looked for."""
 
 
+def _compile_cpu() -> Finding:
+    found = _compile(without=("nvcc",))
+    return replace(found, detail=f"{found.detail}; this processor takes the path {expected_path()}")
+
+
 def _compile_plugin() -> Finding:
+    return _compile()
+
+
+def _compile(without: tuple[str, ...] = ()) -> Finding:
     if os.name != "posix" or platform.system() != "Linux":
-        return Finding(available=False, detail=f"the plugin is built on Linux, this is {platform.system()}")
+        return Finding(available=False, detail=f"plugins are built on Linux, this is {platform.system()}")
 
     from andrea_export.operators.toolchain import compiler_status
 
-    tools, packages = compiler_status(), packages_above()
+    tools, packages = [tool for tool in compiler_status() if tool.name not in without], packages_above()
     here = ", ".join(f"{tool.name} {_number_in(tool.version)}" for tool in tools if tool.found)
     missing = [tool for tool in tools if not tool.found]
     if packages.available and not missing:
@@ -92,6 +102,7 @@ _FLAVOURS = sorted(FLAVOURS.values(), key=lambda flavour: not flavour.builds_wit
 STEPS: tuple[Step, ...] = (
     ("export", "torch model to canonical ONNX", base_packages),
     ("validate", "layer by layer against torch, on the CPU", _CPU),
+    ("compile-cpu", "compile the operators for int8 and int4 on the CPU (g++, cmake, ninja)", _compile_cpu),
     ("compile-plugin", "compile the TensorRT plugin (g++, nvcc, cmake, ninja)", _compile_plugin),
     *map(_build_engines, _FLAVOURS),
     ("run-cpu", "run the ONNX file with onnxruntime on the CPU", _CPU),

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from andrea_export.bundle.manifest import Bundle, open_bundle
-from andrea_export.core.errors import UsageError, first_line
+from andrea_export.core.errors import PluginError, UsageError, first_line
 from andrea_export.inspection.checkpoint_file import inspect_checkpoint, inspect_published
 from andrea_export.inspection.engine_file import inspect_engine, inspect_plugin
 from andrea_export.inspection.facts import WHAT_CAN_BE_INSPECTED, Inspection, largest_count, parameter_counts
 from andrea_export.inspection.onnx_file import inspect_onnx
+from andrea_export.operators.cpu_path import cpu_path
 from andrea_export.targets.ort_cpu.derive import linear_kinds
+from andrea_export.targets.ort_cpu.files import LIBRARY
 from andrea_export.weights.origin import preset_of
 from andrea_export.weights.readers import is_checkpoint_folder
 from andrea_export.weights.readers.recognise import FileKind, recognise
@@ -106,7 +108,7 @@ def inspect_bundle(path: Path) -> Inspection:
             "verdict when built": manifest.verdict,
             "tokenizer": manifest.tokenizer.kind,
             "precisions": ", ".join(manifest.recipe.precisions),
-            **({} if mismatches else _linear_layers(bundle)),
+            **({} if mismatches else {**_linear_layers(bundle), **_cpu_operators(bundle)}),
             **{f"GPUs of {file}": ", ".join(gpus) for file, gpus in manifest.target_gpus.items()},
             **{f"machine: {key}": value for key, value in manifest.machine.items()},
         },
@@ -128,6 +130,18 @@ def _linear_layers(bundle: Bundle) -> dict[str, str]:
             numbers = ", ".join(f"{number} in {kind}" for kind, number in kinds.most_common())
             found[files.graph] = f"linear layers: {numbers}"
     return found
+
+
+def _cpu_operators(bundle: Bundle) -> dict[str, str]:
+    """What the int8 and int4 graphs compute with here. Loads the library, whose hash was seen to match."""
+    facts = bundle.manifest.cpu_library
+    if facts is None:
+        return {}
+    try:
+        here = f"takes the path {cpu_path(bundle.path / LIBRARY)}"
+    except PluginError as error:
+        here = f"takes the graphs' functions, several times slower: {first_line(error)}"
+    return {LIBRARY: f"for {facts.machine}, by {facts.host_compiler}; this processor {here}"}
 
 
 def inspection_as_json(inspection: Inspection) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def test_files_that_do_not_match_are_all_named(bundle: Path) -> None:
         ("", "cannot be read"),
         ("[]", "has schema None"),
         ('{"schema": "andrea-export/manifest/99"}', "has schema 'andrea-export/manifest/99'"),
-        ('{"schema": "andrea-export/manifest/2"}', "Field required"),
+        ('{"schema": "andrea-export/manifest/3"}', "Field required"),
     ],
 )
 def test_a_manifest_that_is_none_is_one_clear_error(bundle: Path, content: str, message: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from andrea_export.operators.cpu_path import expected_path
 from tests.conftest import Andrea, Outcome, add_engine_entry
 
 Damage = Callable[[Path], None]
@@ -541,8 +542,9 @@ def test_inspect_of_a_manifest_about_another_model_still_says_so(
 
 def test_inspect_says_what_the_graphs_for_the_cpu_are_made_of(andrea: Andrea, ort_bundle: Path) -> None:
     facts = json.loads(andrea("inspect", ort_bundle, "--json").stdout)["made_by"]
-    assert facts["ort-cpu-int8.onnx"] == "linear layers: 4 in fp32, 4 in int8"
-    assert facts["ort-cpu-int4.onnx"] == "linear layers: 6 in int4, 2 in int8"
+    assert facts["ort-cpu-int8.onnx"] == "linear layers: 8 in int8"
+    assert facts["ort-cpu-int4.onnx"] == "linear layers: 4 in int8, 4 in int4"
+    assert facts["plugins/libandrea_cpu.so"].endswith(f"this processor takes the path {expected_path()}")
 
 
 def test_a_profile_beyond_the_context_is_refused_before_anything_is_built(andrea: Andrea, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_sampling_repeats_with_its_seed(andrea: Andrea, ort_bundle: Path, precis
         andrea("run", ort_bundle, "--precision", precision, *options, "--seed", seed) for seed in (7, 7, 8)
     )
     assert first.code == 0 and first.stdout == again.stdout != other.stdout
-    assert f"onnxruntime-cpu (ort-cpu-{precision})" in first.stderr
+    assert f"onnxruntime-cpu (ort-cpu-{precision}" in first.stderr
 
 
 def test_a_stop_token_ends_the_text(andrea: Andrea, ort_bundle: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import andrea_export
@@ -23,7 +24,9 @@ from andrea_export.core.errors import (
     ValidationError,
 )
 from andrea_export.core.hashing import sha256_of
+from andrea_export.operators.cpu_path import cpu_path
 from andrea_export.runtime.open import open_growing, open_shared
+from andrea_export.targets.ort_cpu.files import LIBRARY
 from support.generating import PRECISIONS, PROMPT, opened
 
 
@@ -55,7 +58,6 @@ def test_precisions_and_threads_there_are_not(ort_bundle: Path) -> None:
         ("ort-cpu-int8.onnx.data", "int8"),
         ("ort-cpu-int8.onnx", "int8"),
         ("model.onnx.data", "fp32"),
-        ("plugins/libandrea_cpu.so", "int4"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_named(ort_bundle: Path, tmp_path: Path, file: str, precision: str) -> None:
@@ -73,6 +75,42 @@ def test_a_damaged_or_foreign_file_is_named(ort_bundle: Path, tmp_path: Path, fi
     (bundle / file).unlink()
     with pytest.raises(BundleError, match=f"{file} is missing"):
         opened(bundle, precision)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library", None], ids=["empty", "foreign", "missing"])
+def test_operators_that_cannot_be_loaded_are_said_and_the_functions_run(
+    ort_bundle: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    """As on a machine of another kind, or in a bundle from one without a compiler."""
+    with opened(ort_bundle, "int8") as whole:
+        assert whole.passed_over == () and cpu_path(ort_bundle / LIBRARY) in whole.decoder.name
+        wanted = whole.prefill([PROMPT]).copy()
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    manifest = open_bundle(bundle).manifest
+    files = dict(manifest.files)
+    if content is None:
+        (bundle / LIBRARY).unlink()
+        del files[LIBRARY]
+        manifest = replace(manifest, cpu_library=None)
+    else:
+        (bundle / LIBRARY).write_bytes(content)
+        files[LIBRARY] = file_entry(bundle / LIBRARY)
+    seal(bundle, replace(manifest, files=files))
+    with opened(bundle, "int8") as model:
+        (reason,) = model.passed_over
+        assert ("cannot be loaded" if content is not None else "built without") in reason
+        assert "ort-cpu-int8 computes by its functions" in reason
+        found = model.prefill([PROMPT])
+    # Activations that fall on the other side of a step of 1/8191 of a row's largest.
+    assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
+
+
+def test_a_library_that_is_not_the_sealed_one_is_not_loaded(ort_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(ort_bundle, tmp_path / "bundle"))
+    library = bundle / LIBRARY
+    library.write_bytes(library.read_bytes()[:-1] + b"x")
+    with pytest.raises(BundleError, match=r"libandrea_cpu\.so has sha256"):
+        opened(bundle, "int8")
 
 
 def test_a_damaged_graph_is_never_parsed_and_damaged_weights_leave_no_session(

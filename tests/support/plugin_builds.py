@@ -6,7 +6,9 @@ compilers, whatever ran before it.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,11 @@ def host_gelu(cache_dir: Path) -> HostGelu:
     return build_host_library(cache_dir)
 
 
-def build_programs(sources: Path, folder: Path, *targets: str, sanitize: bool = False) -> Path:
-    """`folder` with what the targets make of the sources, compiled by g++ alone, where a warning is an error."""
+def build_programs(sources: Path, folder: Path, *targets: str, sanitize: str = "", cross: Sequence[str] = ()) -> Path:
+    """`folder` with what the targets make of the sources, compiled by g++ alone, where a warning is an error.
+
+    `sanitize`: its sanitizers, as -fsanitize takes them. `cross`: CMake's options for another machine.
+    """
     cmake = str(find_cmake().path)
     configure = [cmake, "-S", str(sources), "-B", str(folder), "-G", "Ninja"]
     build = [cmake, "--build", str(folder), "--target", *targets, "-j", "2"]
@@ -46,7 +51,8 @@ def build_programs(sources: Path, folder: Path, *targets: str, sanitize: bool = 
         "-DANDREA_HOST_ONLY=ON",
         "-DANDREA_BUILD_TESTS=ON",
         "-DANDREA_WARNINGS_AS_ERRORS=ON",
-        f"-DANDREA_SANITIZE={'ON' if sanitize else 'OFF'}",
+        f"-DANDREA_SANITIZE={sanitize}",
+        *cross,
     ]
     for command in ([*configure, *options], build):
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -64,7 +70,30 @@ def cpp_programs(made_once: MadeOnce) -> Path:
 def sanitized_programs(made_once: MadeOnce) -> Path:
     """The same under the address and undefined-behaviour sanitizers."""
     return made_once(
-        "sanitized-programs", lambda folder: build_programs(PLUGINS, folder, "andrea_tests", sanitize=True)
+        "sanitized-programs",
+        lambda folder: build_programs(PLUGINS, folder, "andrea_tests", sanitize="address,undefined"),
+    )
+
+
+@pytest.fixture(scope="session")
+def thread_checked_programs(made_once: MadeOnce) -> Path:
+    """The CPU operators' checks under the thread sanitizer."""
+    return made_once(
+        "thread-checked", lambda folder: build_programs(PLUGINS, folder, "andrea_cpu_checks", sanitize="thread")
+    )
+
+
+@pytest.fixture(scope="session")
+def arm_programs(made_once: MadeOnce) -> Path:
+    """The CPU operators' checks, and the library, compiled for 64-bit Arm by Debian's cross-compiler."""
+    compiler = shutil.which("aarch64-linux-gnu-g++")
+    if compiler is None or shutil.which("qemu-aarch64") is None:
+        pytest.skip("no Arm cross-compiler or emulator (apt install g++-aarch64-linux-gnu qemu-user)")
+    cross = (
+        "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={compiler}",
+    )  # fmt: skip
+    return made_once(
+        "arm", lambda folder: build_programs(PLUGINS, folder, "andrea_cpu_checks", "andrea_cpu", cross=cross)
     )
 
 
