@@ -31,13 +31,17 @@ ONE_SIZE = (0.0,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A kind of fault. ``layers`` are inside a block, or of the whole model where ``in_block`` is False."""
+    """A kind of fault. ``layers`` are inside a block, or of the whole model where ``in_block`` is False.
+
+    ``where``: the variants of the architecture that have what it changes.
+    """
 
     name: str
     plant: Plant
     layers: tuple[str, ...]
     sizes: tuple[float, ...] = ONE_SIZE
     in_block: bool = True
+    where: Callable[[AndreaConfig], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ def plantings(config: AndreaConfig, blocks: Sequence[int], faults: Sequence[Faul
     A fault of a whole model is planted once for each size.
     """
     for fault in FAULTS if faults is None else faults:
+        if not fault.where(config):
+            continue
         prefixes = [f"blocks.{block}." for block in blocks] if fault.in_block else [""]
         for prefix in prefixes:
             for layer in fault.layers:
@@ -93,11 +99,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="weight outliers clipped", plant=weights.outliers_clipped, layers=LINEAR),
     Fault(name="weight NaN", plant=weights.made_nan, layers=("mlp.proj",)),
     Fault(name="weight of the next block", plant=weights.of_another_block, layers=("attn.qkv", "mlp.proj")),
-    Fault(name="bias dropped", plant=weights.bias_dropped, layers=LINEAR),
-    Fault(name="bias shifted", plant=weights.bias_shifted, layers=LINEAR, sizes=(0.01,)),
-    Fault(name="gain dropped", plant=weights.gain_dropped, layers=NORMS),
-    Fault(name="gains of the other norm", plant=weights.gain_of_other_norm, layers=("ln_1",)),
-    Fault(name="beta dropped", plant=weights.bias_dropped, layers=NORMS),
+    Fault(name="bias dropped", plant=weights.bias_dropped, layers=LINEAR, where=lambda c: c.bias),
+    Fault(name="bias shifted", plant=weights.bias_shifted, layers=LINEAR, sizes=(0.01,), where=lambda c: c.bias),
+    Fault(name="gain dropped", plant=weights.gain_dropped, layers=NORMS,
+          where=lambda c: c.norm_parameters),
+    Fault(name="gains of the other norm", plant=weights.gain_of_other_norm, layers=("ln_1",),
+          where=lambda c: c.norm_parameters),
+    Fault(name="beta dropped", plant=weights.bias_dropped, layers=NORMS, where=lambda c: c.norm_bias),
     Fault(name="epsilon changed", plant=graph.epsilon_changed, layers=NORMS, sizes=(1e-2, 1e-12)),
     Fault(name="norm without its mean", plant=graph.norm_without_mean, layers=NORMS),
     Fault(name="norm skipped", plant=graph.norm_skipped, layers=NORMS),
@@ -143,17 +151,31 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="final norm's epsilon changed", plant=graph.epsilon_changed,
           layers=("ln_f",), sizes=(1e-2,), in_block=False),
     Fault(name="final norm without its mean", plant=graph.norm_without_mean, layers=("ln_f",), in_block=False),
-    Fault(name="final norm's gain dropped", plant=weights.gain_dropped, layers=("ln_f",), in_block=False),
+    Fault(name="final norm's gain dropped", plant=weights.gain_dropped, layers=("ln_f",), in_block=False,
+          where=lambda c: c.norm_parameters),
     Fault(name="logits scaled", plant=values.scaled, layers=("logits",), sizes=(1.01, 1.0001), in_block=False),
     Fault(name="logits in fp16", plant=values.through_fp16, layers=("logits",), in_block=False),
     Fault(name="logits of one token zeroed", plant=values.channel_zeroed, layers=("logits",), in_block=False),
-    Fault(name="head not tied", plant=ends.head_not_tied, layers=("logits",), in_block=False),
+    Fault(name="head not tied", plant=ends.head_not_tied, layers=("logits",), in_block=False,
+          where=lambda c: c.tied_head),
 )  # fmt: skip
+
+OF_VARIANTS: tuple[Fault, ...] = (
+    Fault(name="a bias where there is none", plant=values.channel_shifted,
+          layers=LINEAR, sizes=(0.01,), where=lambda c: not c.bias),
+    Fault(name="a gain where there is none", plant=values.scaled,
+          layers=NORMS, sizes=(1.001,), where=lambda c: not c.norm_parameters),
+    Fault(name="final norm skipped", plant=graph.norm_skipped, layers=("ln_f",), in_block=False),
+    Fault(name="head tied", plant=ends.head_tied, layers=("logits",), in_block=False, where=lambda c: not c.tied_head),
+    Fault(name="head's rows swapped", plant=ends.head_rows_swapped,
+          layers=("logits",), in_block=False, where=lambda c: not c.tied_head),
+)  # fmt: skip
+"""Those of another architecture than the lessons': what it leaves out put in, what is its own exchanged."""
 
 SUBTLE: tuple[Fault, ...] = (
     Fault(name="weight scaled", plant=weights.scaled, layers=LINEAR, sizes=(1.00001,)),
     Fault(name="weight element + x", plant=weights.element_added, layers=LINEAR, sizes=(1e-4,)),
-    Fault(name="bias shifted", plant=weights.bias_shifted, layers=LINEAR, sizes=(1e-5,)),
+    Fault(name="bias shifted", plant=weights.bias_shifted, layers=LINEAR, sizes=(1e-5,), where=lambda c: c.bias),
     Fault(name="epsilon changed", plant=graph.epsilon_changed, layers=NORMS, sizes=(1.1e-5,)),
     Fault(name="attention scale changed", plant=graph.attention_scaled, layers=("attn.context",), sizes=(1.0001,)),
     Fault(name="one channel shifted", plant=values.channel_shifted, layers=("ln_1", "mlp_residual"), sizes=(1e-5,)),

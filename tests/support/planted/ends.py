@@ -37,11 +37,10 @@ def tokens_off_by_one(model: onnx.ModelProto, layer: str, size: float) -> None:
 def embedding_rows_swapped(model: onnx.ModelProto, layer: str, size: float) -> None:
     """Two rows exchanged; the tied head, if it is the token embedding, reads another copy."""
     table = weight(model, f"{layer}.weight")
-    if layer == "token_embed":
-        node_named(model, "head/Transpose").input[0] = constant(model, "head", table)
-    order = np.arange(len(table))
-    order[[5, 7]] = order[[7, 5]]
-    set_weight(model, f"{layer}.weight", table[order])
+    head = node_named(model, "head/Transpose")
+    if head.input[0] == f"{layer}.weight":
+        head.input[0] = constant(model, "head", table)
+    set_weight(model, f"{layer}.weight", table[_two_swapped(len(table))])
 
 
 def positions_off_by_one(model: onnx.ModelProto, layer: str, size: float) -> None:
@@ -111,6 +110,23 @@ def head_not_tied(model: onnx.ModelProto, layer: str, size: float) -> None:
     table = weight(model, "token_embed.weight")
     rounded = table.astype(ml_dtypes.bfloat16).astype(table.dtype)
     node_named(model, "head/Transpose").input[0] = constant(model, "head", rounded)
+
+
+def head_tied(model: onnx.ModelProto, layer: str, size: float) -> None:
+    """The token embedding in the place of the head's own matrix."""
+    node_named(model, "head/Transpose").input[0] = "token_embed.weight"
+
+
+def head_rows_swapped(model: onnx.ModelProto, layer: str, size: float) -> None:
+    """Two tokens' rows of the head's own matrix exchanged."""
+    table = weight(model, "head.weight")
+    set_weight(model, "head.weight", table[_two_swapped(len(table))])
+
+
+def _two_swapped(length: int) -> np.ndarray:
+    order = np.arange(length)
+    order[[5, 7]] = order[[7, 5]]
+    return order
 
 
 def _change_input(model: onnx.ModelProto, layer: str, op_type: str, operand: np.ndarray) -> None:

@@ -27,7 +27,7 @@ def epsilon_changed(model: onnx.ModelProto, layer: str, size: float) -> None:
 def norm_without_mean(model: onnx.ModelProto, layer: str, size: float) -> None:
     """x / sqrt(mean(x²) + epsilon), as RMSNorm has it."""
     node = producer(model, layer)
-    x, gain, beta = node.input
+    x, gain, *beta = node.input
     axes = constant(model, "axes", np.array([-1], np.int64))
     epsilon = constant(model, "epsilon", np.float32(1e-5))
     stem = f"planted/{layer}"
@@ -40,7 +40,7 @@ def norm_without_mean(model: onnx.ModelProto, layer: str, size: float) -> None:
         helper.make_node("Sqrt", [f"{stem}/shifted"], [f"{stem}/root"]),
         helper.make_node("Div", [x, f"{stem}/root"], [f"{stem}/normal"]),
         helper.make_node("Mul", [f"{stem}/normal", gain], [f"{stem}/scaled"]),
-        helper.make_node("Add", [f"{stem}/scaled", beta], [layer], name=layer),
+        helper.make_node("Sum", [f"{stem}/scaled", *beta], [layer], name=layer),
     )
 
 
