@@ -14,23 +14,24 @@ ANDREA_CPU_PATHS
 extern const Path kPortable;
 
 const Path* const* all_paths() {
-#define ANDREA_PATH(name) &name,
+#define ANDREA_PATH(name) &(name),
   static const Path* const paths[] = {ANDREA_CPU_PATHS & kPortable, nullptr};
 #undef ANDREA_PATH
   return paths;
 }
 
 const Path& chosen_path() {
-  static const Path* const chosen = [] {
+  static const Path& chosen = []() -> const Path& {
     const char* const asked = std::getenv("ANDREA_CPU_PATH");
-    if (asked != nullptr)
-      for (const Path* const* path = all_paths(); *path != nullptr; ++path)
-        if (std::strcmp(asked, (*path)->name) == 0 && (*path)->is_supported()) return *path;
-    const Path* const* path = all_paths();
-    while (!(*path)->is_supported()) ++path;
-    return *path;
+    const Path* best = nullptr;
+    for (const Path* const* path = all_paths(); *path != nullptr; ++path) {
+      if (!(*path)->is_supported()) continue;
+      if (best == nullptr) best = *path;
+      if (asked != nullptr && std::strcmp(asked, (*path)->name) == 0) return **path;
+    }
+    return best == nullptr ? kPortable : *best;
   }();
-  return *chosen;
+  return chosen;
 }
 
 }  // namespace andrea::cpu

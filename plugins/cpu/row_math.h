@@ -36,7 +36,7 @@ inline float sum_of(std::int64_t count, F f) {
 
 // The nearest integer, ties to even, for |x| < 2^22. Source: the classic shift by 1.5 * 2^23.
 inline float nearest(float x) {
-  constexpr float kShift = 12582912.0f;
+  constexpr float kShift = 12582912.0F;
   return (x + kShift) - kShift;
 }
 
@@ -44,7 +44,7 @@ inline float nearest(float x) {
 inline void layer_norm(const float* x, const Norm& norm, std::int64_t k, float* y) {
   const float mean = sum_of(k, [&](std::int64_t i) { return x[i]; }) / static_cast<float>(k);
   const float squares = sum_of(k, [&](std::int64_t i) { return (x[i] - mean) * (x[i] - mean); });
-  const float inverse = 1.0f / __builtin_sqrtf(squares / static_cast<float>(k) + norm.epsilon);
+  const float inverse = 1.0F / __builtin_sqrtf(squares / static_cast<float>(k) + norm.epsilon);
   for (std::int64_t i = 0; i < k; ++i) y[i] = (x[i] - mean) * inverse * norm.gamma[i] + norm.beta[i];
 }
 
@@ -67,13 +67,13 @@ inline float round_row(const float* x, std::int64_t k, std::int32_t largest, std
     word &= 0x7fffffff;
     most = word > most ? word : most;
   }
-  for (std::int64_t j = 0; j < kTotals; ++j) most = bits[j] > most ? bits[j] : most;
+  for (const std::int32_t word : bits) most = word > most ? word : most;
   float magnitude;
   std::memcpy(&magnitude, &most, 4);
   const bool is_finite = most < 0x7f800000;
-  if (!is_finite || magnitude < 1e-30f) {
+  if (!is_finite || magnitude < 1e-30F) {
     std::memset(q, 0, static_cast<std::size_t>(k) * sizeof(*q));
-    return is_finite ? 0.0f : __builtin_nanf("");
+    return is_finite ? 0.0F : __builtin_nanf("");
   }
   const float inverse = static_cast<float>(largest) / magnitude;
   for (i = 0; i < k; ++i) q[i] = static_cast<std::int16_t>(static_cast<std::int32_t>(nearest(x[i] * inverse)));
@@ -83,23 +83,23 @@ inline float round_row(const float* x, std::int64_t k, std::int32_t largest, std
 // e^x for x in -60 ... 60, within 2 ulp: 2^n * e^r, |r| <= ln 2 / 2. Source: Cody and Waite, Software Manual for the
 // Elementary Functions (1980), chapter 6, for the two-part ln 2; the polynomial is e^r's Taylor polynomial of degree 7.
 inline float exponential(float x) {
-  const float n = nearest(x * 1.44269504088896341f);
-  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  const float n = nearest(x * 1.44269504088896341F);
+  const float r = (x - n * 0.693359375F) - n * -2.12194440e-4F;
   // Estrin's order: what depends on nothing else is computed side by side.
   const float r2 = r * r;
-  const float low = (1.0f + r) + r2 * (0.5f + r * 1.66666667e-1f);
-  const float high = (4.16666667e-2f + r * 8.33333333e-3f) + r2 * (1.38888889e-3f + r * 1.98412698e-4f);
+  const float low = (1.0F + r) + r2 * (0.5F + r * 1.66666667e-1F);
+  const float high = (4.16666667e-2F + r * 8.33333333e-3F) + r2 * (1.38888889e-3F + r * 1.98412698e-4F);
   const float p = low + r2 * r2 * high;
   return p * __builtin_bit_cast(float, (static_cast<std::int32_t>(n) + 127) << 23);
 }
 
 // 0.5 x (1 + tanh(u)) = x / (1 + e^(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3). Source: ONNX Gelu, approximate="tanh".
 inline float gelu(float x) {
-  float z = -1.5957691216057308f * (x + 0.044715f * x * x * x);
+  float z = -1.5957691216057308F * (x + 0.044715F * x * x * x);
   // NaN too: x carries it on. At 60 the result is below 1e-25, and no quotient is so small that a processor is slow.
-  z = z > -60.0f ? z : -60.0f;
-  z = z < 60.0f ? z : 60.0f;
-  return x / (1.0f + exponential(z));
+  z = z > -60.0F ? z : -60.0F;
+  z = z < 60.0F ? z : 60.0F;
+  return x / (1.0F + exponential(z));
 }
 
 // One tile's sums of one row become its outputs. `sums`: scaled by the weights' scales where those are in blocks.
@@ -120,7 +120,7 @@ inline void write_tile(const Sum* sums, const float* scales, float row_scale, co
       for (std::int64_t i = 0; i < count; ++i) y[i] += weights.bias[first + i];
   }
   if (outputs.gelu)
-    for (int i = 0; i < kTileOutputs; ++i) y[i] = gelu(y[i]);
+    for (float& value : y) value = gelu(value);
   float* to = outputs.y + row * weights.n + first;
   const float* residual = outputs.residual == nullptr ? nullptr : outputs.residual + row * weights.n + first;
   if (count == kTileOutputs && residual != nullptr)

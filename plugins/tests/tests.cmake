@@ -45,7 +45,7 @@ target_link_libraries(andrea_harness PRIVATE andrea_test_options ${CMAKE_DL_LIBS
 andrea_use_tensorrt_headers(andrea_harness)
 
 find_package(Threads REQUIRED)
-add_executable(andrea_cpu_checks EXCLUDE_FROM_ALL tests/cpu_checks.cpp cpu/dispatch.cpp cpu/paths/portable.cpp)
+add_executable(andrea_cpu_checks EXCLUDE_FROM_ALL tests/cpu/cpu_checks.cpp cpu/dispatch.cpp cpu/paths/portable.cpp)
 target_link_libraries(andrea_cpu_checks PRIVATE andrea_test_options Threads::Threads)
 andrea_add_cpu_paths(andrea_cpu_checks)
 

@@ -44,15 +44,16 @@ def test_type_information_is_shipped(wheel: Path) -> None:
 
 def test_the_plugins_sources_are_shipped(wheel: Path) -> None:
     """Every file that the library's content hash is taken from, under the name it has in the checkout."""
-    from andrea_export.operators.sources import plugin_source_dir, plugin_source_files
+    from andrea_export.operators.sources import CPU_FOLDERS, plugin_source_dir, plugin_source_files
 
     shipped = {
         name.removeprefix("andrea_export/_plugin_sources/") for name in names(wheel) if "_plugin_sources/" in name
     }
-    wanted = {path.relative_to(plugin_source_dir()).as_posix() for path in plugin_source_files()}
+    files = (*plugin_source_files(), *plugin_source_files(CPU_FOLDERS))
+    wanted = {path.relative_to(plugin_source_dir()).as_posix() for path in files}
     assert {"CMakeLists.txt", "gelu/op.json", "gelu/kernel.cu", "tensorrt/abi/tensorrt_plugin_abi.h"} <= wanted
     assert wanted <= shipped
-    prose = {name for name in shipped - wanted if name.endswith(".md")}
+    prose = {name for name in shipped - wanted if name.endswith((".md", ".clang-tidy"))}
     assert shipped - wanted == prose
     assert not [name for name in shipped if name.endswith((".so", ".o"))]
 

@@ -22,6 +22,14 @@ def sources(*patterns: str) -> list[str]:
 # What g++ compiles for the CPU grid, kernels included; and every kernel file as CUDA.
 AS_CPP = sources("tensorrt/*.cpp", "gelu/*.cpp", "gelu/*.cu", "tests/*.cpp")
 AS_CUDA = sources("**/*.cu")
+# What x86-64 compiles of the CPU operators, with the instructions that CMake gives the file.
+FOR_CPU = [source for source in sources("cpu/**/*.cpp", "tests/cpu/*.cpp") if "dot_product" not in source]
+INSTRUCTIONS = {
+    "dispatch": ["-DANDREA_CPU_PATHS="],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx_vnni": ["-mavx2", "-mfma", "-mavxvnni"],
+    "avx512_vnni": ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +74,11 @@ def cuda_options(folder: Path) -> list[str]:
 def test_every_source_is_clean_as_cpp(clang_tidy: str, cpp_programs: Path) -> None:
     assert "gelu/kernel.cu" in AS_CPP
     assert all_findings(clang_tidy, AS_CPP, cpp_options(cpp_programs / "generated")) == [""] * len(AS_CPP)
+
+
+@pytest.mark.parametrize("source", FOR_CPU)
+def test_every_source_for_the_cpu_is_clean(clang_tidy: str, source: str) -> None:
+    assert findings(clang_tidy, source, ["-x", "c++", *INSTRUCTIONS.get(Path(source).stem, [])]) == ""
 
 
 def test_every_cuda_file_is_clean_as_cuda(clang_tidy: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ struct KernelInfo;
 struct KernelContext;
 
 enum class ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
-enum class ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt64 = 7 };
+enum class ElementType : int { kUndefined = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt64 = 7 };
 enum class Characteristic : int { kRequired = 0 };
 enum class MemoryType : int { kDefault = 0 };
 

@@ -49,8 +49,10 @@ MaybeError compute(void* self, KernelContext* context) {
     if (id[i] < 0 || id[i] >= scales.shape[0]) return invalid(api, kName, "an id is not one of the rows");
     const std::int8_t* const row =
         code + id[i] / cpu::kTileOutputs * tile_bytes + id[i] % cpu::kTileOutputs * cpu::kGroup;
-    for (std::int64_t k = 0; k < kernel.width; ++k)
-      y[k] = static_cast<float>(row[k / cpu::kGroup * cpu::kTileOutputs * cpu::kGroup + k % cpu::kGroup]) * scale[id[i]];
+    for (std::int64_t k = 0; k < kernel.width; ++k) {
+      const std::int64_t group = k / cpu::kGroup;
+      y[k] = static_cast<float>(row[group * cpu::kTileOutputs * cpu::kGroup + k % cpu::kGroup]) * scale[id[i]];
+    }
   }
   return nullptr;
 }

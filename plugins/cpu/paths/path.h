@@ -90,7 +90,7 @@ struct LinearPath {
     const std::int64_t padded = weights.padded_k();
     typename Words::Accumulator sums[kNum][kParts];
     clear(sums);
-    const std::int8_t* from = reinterpret_cast<const std::int8_t*>(codes);
+    const auto* from = reinterpret_cast<const std::int8_t*>(codes);
     for (std::int64_t k = 0; k < padded; k += kGroup, from += kGroup * kTileOutputs) {
       __builtin_prefetch(from + 1024);
       Widened w;
@@ -135,7 +135,7 @@ struct LinearPath {
     std::int32_t totals[kRowsAtOnce][kTileOutputs];
     for (std::int64_t row = 0; row < count; ++row)
       for (int i = 0; i < kTileOutputs; ++i) totals[row][i] = 0;
-    const std::int8_t* from = reinterpret_cast<const std::int8_t*>(codes);
+    const auto* from = reinterpret_cast<const std::int8_t*>(codes);
     for (std::int64_t begin = 0; begin < padded; begin += kDepth) {
       const std::int64_t depth = padded - begin < kDepth ? padded - begin : kDepth;
       for (std::int64_t group = 0; group < depth / kGroup; ++group, from += kGroup * kTileOutputs) {
@@ -220,7 +220,7 @@ struct LinearPath {
   }
 
   template <int kNum>
-  static inline __attribute__((always_inline)) void step(typename Words::Accumulator (&sums)[kNum][kParts],
+  static __attribute__((always_inline)) void step(typename Words::Accumulator (&sums)[kNum][kParts],
                                                          const Widened& w, const std::int16_t* q,
                                                          std::int64_t stride) {
     for (int row = 0; row < kNum; ++row) {

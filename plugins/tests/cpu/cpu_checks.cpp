@@ -151,7 +151,6 @@ int main() {
   andrea::tests::Checks checks;
   std::mt19937 random(20261207);
   const Path* portable = nullptr;
-  std::string names;
   for (const Path* const* path = all_paths(); *path != nullptr; ++path) portable = *path;
   for (int i = 0; i < kCases; ++i) {
     const Case c = draw(random);
