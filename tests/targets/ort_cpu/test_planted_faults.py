@@ -1,6 +1,6 @@
-"""Faults in what the quantised graphs store: each is found by the proof, in its own layer's node and not before it.
+"""Faults in what the quantised graphs store: found by the proof, in the node that holds them, not before.
 
-Errors are accumulated here, so what int4's own rounding of the blocks before hides, a bias of block 1, is not among them.
+Errors are accumulated here: a bias of block 1, which the rounding of int4 before it hides, is not among them.
 """
 
 from __future__ import annotations
