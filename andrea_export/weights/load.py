@@ -13,6 +13,7 @@ from andrea_export.core.names import CONFIG_KEY, WEIGHTS_KEY
 from andrea_export.weights.origin import DEFAULT_PRESET, WeightsOrigin, config_from_preset, preset_of
 from andrea_export.weights.readers import Checkpoint, Reading, open_checkpoint
 from andrea_export.weights.readers.base import listed
+from andrea_export.weights.readers.stored import num_not_finite
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
@@ -126,7 +127,6 @@ def _config_of(opened: Checkpoint, preset: str | None, given: AndreaConfig | Non
 
 def _copy_finite(model: Andrea, tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> None:
     """Copies every weight. Raises one CheckpointError that names every parameter with NaN or Inf in it."""
-    import torch
 
     missing = dict(model.named_parameters())
     broken: list[str] = []
@@ -135,8 +135,7 @@ def _copy_finite(model: Andrea, tensors: Iterable[tuple[str, torch.Tensor]], pat
         if parameter is None or tensor.shape != parameter.shape:  # copy_ would broadcast it
             raise CheckpointError(f"checkpoint {path}: {name} has shape {list(tensor.shape)}, {_CHANGED}", hint=_COPY)
         parameter.copy_(tensor)
-        num_bad = parameter.numel() - int(torch.isfinite(parameter).sum())
-        if num_bad:
+        if num_bad := num_not_finite(parameter):
             broken.append(f"{name} ({num_bad:,} of {parameter.numel():,} values)")
     if missing:
         raise CheckpointError(f"checkpoint {path}: {', '.join(missing)} was not read, {_CHANGED}", hint=_COPY)

@@ -20,7 +20,7 @@ from andrea_export.weights.origin import WeightsOrigin
 from andrea_export.weights.readers import Checkpoint
 from andrea_export.weights.readers.base import listed
 from andrea_export.weights.readers.gpt2 import GPT2
-from andrea_export.weights.readers.stored import FLOAT_TYPES
+from andrea_export.weights.readers.stored import FLOAT_TYPES, num_not_finite
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def write_andrea(file: Path, opened: Checkpoint, config: AndreaConfig, origin: W
     metadata = {CONFIG_KEY: json.dumps(config.stated()), **_words(origin)}
     facts = {name: (_type_of(opened, name), shape) for name, shape in _shapes(config).items()}
     with _in_place_of(file) as new:
-        _write_safetensors(new, facts, opened.weights(config), metadata, opened.path)
+        write_safetensors(new, facts, opened.weights(config), metadata, opened.path)
 
 
 def write_gpt2(
@@ -62,7 +62,7 @@ def write_gpt2(
     with _in_place_of(folder) as new:
         new.mkdir()
         metadata = {"format": "pt", **_words(origin)}
-        _write_safetensors(new / "model.safetensors", facts, weights(), metadata, opened.path)
+        write_safetensors(new / "model.safetensors", facts, weights(), metadata, opened.path)
         _write_json(new / "config.json", gpt2_facts(config, stop=tokenizer.facts.stop))
         _write_tokenizer(new, tokenizer)
 
@@ -112,7 +112,7 @@ def _write_tokenizer(folder: Path, tokenizer: FoundTokenizer) -> None:
         _write_json(folder / "generation_config.json", {"eos_token_id": list(tokenizer.facts.stop)})
 
 
-def _write_safetensors(file: Path, facts: Facts, weights: Named, metadata: Mapping[str, str], source: Path) -> None:
+def write_safetensors(file: Path, facts: Facts, weights: Named, metadata: Mapping[str, str], source: Path) -> None:
     """Tensors as they come, each checked for NaN and written before the next is read.
 
     Source: https://github.com/huggingface/safetensors#format. The library itself writes tensors that are all in memory.
@@ -135,7 +135,7 @@ def _write_safetensors(file: Path, facts: Facts, weights: Named, metadata: Mappi
             dtype, shape = facts[name]
             if tuple(tensor.shape) != shape:
                 raise CheckpointError(f"checkpoint {source} changed while it was being read")
-            if num_bad := tensor.numel() - int(torch.isfinite(tensor).sum()):
+            if num_bad := num_not_finite(tensor):
                 broken.append(f"{name} ({num_bad:,} of {tensor.numel():,} values)")
             tensor.to(types[dtype]).contiguous().flatten().view(torch.uint8).numpy().tofile(out)
     if broken:

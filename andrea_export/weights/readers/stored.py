@@ -60,6 +60,14 @@ def _row_by_row(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
+def num_not_finite(tensor: torch.Tensor) -> int:
+    """How many values are NaN or Inf. A finite sum has none, and is had without a mask as large as the tensor."""
+    total = float(tensor.sum())
+    if total - total == 0:
+        return 0
+    return tensor.numel() - int(tensor.isfinite().sum())
+
+
 def same(one: StoredTensor, other: StoredTensor) -> bool:
     """Whether two tensors are the same place in a file, or else the same values."""
     if one.shape != other.shape:
