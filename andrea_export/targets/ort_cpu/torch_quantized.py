@@ -39,10 +39,8 @@ def quantized_part(part: ModuleT, path: str, kinds: Mapping[str, str], *, int4_b
         elif name == "token_embed":
             tied: torch.Tensor = module.weight
             tied.copy_(torch.from_numpy(_token_codes(tied).weights().T.copy()))
-        elif name == "head":  # which is given the embedding's weight
-            module.register_forward_pre_hook(
-                lambda module, inputs: _round_input(_token_codes(inputs[1]).largest_activation, module, inputs)
-            )
+        elif name == "head":  # which is given its matrix: the embedding's, already rounded, or its own
+            module.register_forward_pre_hook(_round_head)
         if name.endswith(("attn.qkv", "attn.context")):  # attention takes and gives fp16
             module.register_forward_hook(lambda _module, _inputs, output: output.half().to(output.dtype))
     return quantized
@@ -50,6 +48,12 @@ def quantized_part(part: ModuleT, path: str, kinds: Mapping[str, str], *, int4_b
 
 def _token_codes(weight_VC: torch.Tensor) -> Codes:
     return channel_codes(np.ascontiguousarray(weight_VC.detach().numpy().T))
+
+
+def _round_head(_module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    x, weight_VC = inputs
+    codes = _token_codes(weight_VC)
+    return _rounded(x, codes.largest_activation), torch.from_numpy(codes.weights().T.copy())
 
 
 def _round_input(largest: int, _module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

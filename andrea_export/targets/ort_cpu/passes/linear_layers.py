@@ -15,13 +15,13 @@ BLOCK_LINEARS = ("attn.qkv", "attn.proj", "mlp.fc", "mlp.proj")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearLayer:
-    """One linear layer: its module path, the node that adds its bias, and what it reads."""
+    """One linear layer: its module path, the node that adds its bias (or multiplies, without one), what it reads."""
 
     module: str
-    add: ir.Node
+    last: ir.Node
     x: ir.Value
     weight: ir.Value
-    bias: ir.Value
+    bias: ir.Value | None
 
 
 def linear_layers(model: ir.Model, modules: tuple[str, ...]) -> list[LinearLayer]:
@@ -29,14 +29,15 @@ def linear_layers(model: ir.Model, modules: tuple[str, ...]) -> list[LinearLayer
     found = {}
     for node in model.graph:
         module = node.metadata_props.get(MODULE_KEY, "")
-        if node.op_type == "Add" and node.name == module and f"{module}.weight" in model.graph.initializers:
-            product, bias = node.inputs
-            matmul = None if product is None else product.producer()
-            if matmul is None or matmul.op_type != "MatMul" or bias is None:
-                continue
-            x, weight = matmul.inputs
-            if x is not None and weight is not None and weight.const_value is not None:
-                found[module] = LinearLayer(module=module, add=node, x=x, weight=weight, bias=bias)
+        if node.name != module or f"{module}.weight" not in model.graph.initializers:
+            continue
+        product, bias = (node.outputs[0], None) if node.op_type == "MatMul" else (*node.inputs, None, None)[:2]
+        matmul = None if product is None else product.producer()
+        if matmul is None or matmul.op_type != "MatMul":
+            continue
+        x, weight = matmul.inputs
+        if x is not None and weight is not None and weight.const_value is not None:
+            found[module] = LinearLayer(module=module, last=node, x=x, weight=weight, bias=bias)
     missing = [module for module in modules if module not in found]
     if missing:
         raise PassError(f"the graph has no linear layer {', '.join(missing[:8])}")

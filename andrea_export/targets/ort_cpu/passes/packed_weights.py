@@ -12,7 +12,7 @@ from andrea_export.core.errors import PassError
 from andrea_export.graph.passes.graph_edits import array_of, constant, node_beside, nodes_of, replace_node
 from andrea_export.operators.linear import DOMAIN, EMBED, Linear, embed_function
 from andrea_export.targets.ort_cpu.passes.linear_layers import linear_layers
-from andrea_export.targets.ort_cpu.passes.tied_head import EMBEDDING, head_of
+from andrea_export.targets.ort_cpu.passes.tied_head import EMBEDDING, head_matrix, head_of
 from andrea_export.targets.ort_cpu.quantization import Codes, block_codes, channel_codes, widest_block
 
 
@@ -49,14 +49,17 @@ class PackedLinears(ir.passes.InPlacePass):
             else:
                 codes = channel_codes(weight)
             packed = _constants(model.graph, module, codes)
-            _replace(model, layer.add, layer.x, [*packed, layer.bias], codes)
+            n = weight.shape[1]
+            bias = layer.bias or constant(model.graph, f"{module}.no_bias", np.zeros(n, np.float32))
+            _replace(model, layer.last, layer.x, [*packed, bias], codes)
         return ir.passes.PassResult(model, modified=bool(self.bits))
 
 
 class PackedEmbedding(ir.passes.InPlacePass):
     """The tied matrix in 8 bits, once: the head multiplies with it, ``Embed8`` takes a token's row out of it.
 
-    One scale a token. The last norm is in the head's node, which has a bias of zeros.
+    One scale a token. The last norm is in the head's node, which has a bias of zeros. A head of its own has codes of
+    its own.
 
     Requires: the canonical embedding and head. Ensures: no fp32 copy of the matrix. Raises: PassError.
     """
@@ -70,7 +73,7 @@ class PackedEmbedding(ir.passes.InPlacePass):
         """Replaces both."""
         graph = model.graph
         head, gather = head_of(model), _gather_of(model)
-        matrix_VC = array_of(graph.initializers[EMBEDDING])
+        own, matrix_VC = head_matrix(head), array_of(graph.initializers[EMBEDDING])
         codes = channel_codes(np.ascontiguousarray(matrix_VC.T))
         packed = _constants(graph, "token_embed", codes)
         width = {"width": matrix_VC.shape[1]}
@@ -79,6 +82,9 @@ class PackedEmbedding(ir.passes.InPlacePass):
         )
         replace_node(graph, gather, rows)
         _add_function(model, embed_function())
+        if own.name != EMBEDDING:
+            codes = channel_codes(np.ascontiguousarray(array_of(own).T))
+            packed = _constants(graph, "head", codes)
         bias = constant(graph, "head.no_bias", np.zeros(len(matrix_VC), np.float32))
         _replace(model, head, head.inputs[0], [*packed, bias], codes)
         return ir.passes.PassResult(model, modified=True)
