@@ -21,7 +21,20 @@ from andrea_export.cli.options import OrtPrecisionChoice, PrecisionChoice, Provi
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, UsageError
 from tests.conftest import Andrea
 
-COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "bench", "inspect", "trace", "doctor")
+COMMANDS = (
+    "build",
+    "validate",
+    "diff",
+    "record",
+    "check",
+    "report",
+    "run",
+    "bench",
+    "convert",
+    "inspect",
+    "trace",
+    "doctor",
+)
 PROGRAM = (sys.executable, "-c", "from andrea_export.cli import main; main()")
 
 

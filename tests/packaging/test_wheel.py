@@ -15,7 +15,20 @@ import pytest
 from andrea_export import __version__
 from support.paths import ROOT
 
-COMMANDS = ("build", "validate", "diff", "record", "check", "report", "run", "bench", "inspect", "trace", "doctor")
+COMMANDS = (
+    "build",
+    "validate",
+    "diff",
+    "record",
+    "check",
+    "report",
+    "run",
+    "bench",
+    "convert",
+    "inspect",
+    "trace",
+    "doctor",
+)
 
 
 @pytest.fixture(scope="session")
