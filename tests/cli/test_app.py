@@ -19,22 +19,9 @@ from andrea_export.cli import app
 from andrea_export.cli.app import explain
 from andrea_export.cli.options import OrtPrecisionChoice, PrecisionChoice, ProviderChoice, TargetChoice, cache_dir_from
 from andrea_export.core.errors import AndreaError, BackendUnavailable, BuildError, UsageError
+from support.commands import COMMANDS
 from tests.conftest import Andrea
 
-COMMANDS = (
-    "build",
-    "validate",
-    "diff",
-    "record",
-    "check",
-    "report",
-    "run",
-    "bench",
-    "convert",
-    "inspect",
-    "trace",
-    "doctor",
-)
 PROGRAM = (sys.executable, "-c", "from andrea_export.cli import main; main()")
 
 

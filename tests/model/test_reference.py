@@ -11,52 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from andrea_export.weights.load import LoadedModel, load_model
 from andrea_model import PRESETS, position_ids_from_mask
 from andrea_model.model import Andrea, Gelu, build_model
+from support.gpt2 import gpt2_from
 from support.model_traits import with_outlier_channels
 
 BOUND = 1e-5
-
-_RENAMED = {
-    "token_embed": "wte",
-    "position_embed": "wpe",
-    "blocks": "h",
-    "qkv": "c_attn",
-    "fc": "c_fc",
-    "proj": "c_proj",
-}
-
-
-def gpt2_from(model: Andrea) -> Any:
-    """GPT2LMHeadModel with this model's weights. Its Conv1D stores ``[in, out]``, as the reference does."""
-    config = model.config
-    gpt2 = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=config.vocab_size,
-            n_positions=config.n_ctx,
-            n_embd=config.d_model,
-            n_layer=config.n_layer,
-            n_head=config.n_head,
-            n_inner=config.mlp_dim,
-            activation_function="gelu_new",
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            attn_implementation="eager",
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    ).eval()
-    weights = {
-        f"transformer.{'.'.join(_RENAMED.get(part, part) for part in name.split('.'))}": parameter
-        for name, parameter in model.named_parameters()
-    }
-    missing, unexpected = gpt2.load_state_dict(weights, strict=False)
-    assert unexpected == []
-    assert missing == ["lm_head.weight"]  # tied to wte, so it has its value
-    assert gpt2.lm_head.weight.data_ptr() == gpt2.transformer.wte.weight.data_ptr()
-    return gpt2
 
 
 def scaled(loaded: LoadedModel) -> Andrea:

@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from andrea_model.config import PRESETS, SWITCHES, AndreaConfig
-from andrea_model.model import Andrea, build_model, parameter_shapes
+from andrea_model.model import build_model, parameter_shapes
+from support.gpt2 import gpt2_from
 from support.small_model import CONFIG
 from support.variants import VARIANTS, variant_model
 
 BOUND = 1e-5  # as tests/model/test_reference.py derives it
-_RENAMED = {
-    "token_embed": "wte",
-    "position_embed": "wpe",
-    "blocks": "h",
-    "qkv": "c_attn",
-    "fc": "c_fc",
-    "proj": "c_proj",
-}
-
-
-def gpt2_from(model: Andrea) -> Any:
-    """transformers' GPT-2 that computes the same: a missing bias is 0 there, a missing gain 1."""
-    config = model.config
-    gpt2 = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=config.vocab_size,
-            n_positions=config.n_ctx,
-            n_embd=config.d_model,
-            n_layer=config.n_layer,
-            n_head=config.n_head,
-            n_inner=config.mlp_dim,
-            activation_function="gelu_new",
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            tie_word_embeddings=config.tied_head,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    ).eval()
-    theirs = dict(gpt2.named_parameters())
-    for name, parameter in theirs.items():
-        parameter.requires_grad_(False).fill_(0.0 if name.endswith(".bias") else 1.0)
-    for name, parameter in model.named_parameters():
-        path = ".".join(_RENAMED.get(part, part) for part in name.split("."))
-        theirs["lm_head.weight" if name == "head.weight" else f"transformer.{path}"].copy_(parameter)
-    return gpt2
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -13,22 +13,8 @@ from pathlib import Path
 import pytest
 
 from andrea_export import __version__
+from support.commands import COMMANDS
 from support.paths import ROOT
-
-COMMANDS = (
-    "build",
-    "validate",
-    "diff",
-    "record",
-    "check",
-    "report",
-    "run",
-    "bench",
-    "convert",
-    "inspect",
-    "trace",
-    "doctor",
-)
 
 
 @pytest.fixture(scope="session")

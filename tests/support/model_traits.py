@@ -46,3 +46,14 @@ def with_near_ties(model: Andrea, *, num_pairs: int = 32, distance: float = TIE_
         noise = torch.randn(table.shape[1], generator=generator)
         table[second] = table[first] + noise * (distance * table[first].norm() / noise.norm())
     return changed
+
+
+def with_every_parameter_at_work(model: Andrea) -> Andrea:
+    """The model, in which no bias is zero, no gain is one, and every matrix of a block matters."""
+    generator = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+        elif name.startswith("blocks."):
+            parameter.mul_(8.0)  # GELU inputs reach past 2.7, where the tanh and erf forms differ most
+    return model

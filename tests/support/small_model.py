@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from andrea_export.compare.inputs import Inputs, built_in_tokens, seeded_cases, text_tokens
 from andrea_export.compare.sources.onnx_source import OnnxSource, onnx_source
@@ -19,6 +18,7 @@ from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.model import build_model
 from support.made_once import MadeOnce
+from support.model_traits import with_every_parameter_at_work
 from support.paths import FIXTURES
 
 CONFIG = AndreaConfig(d_model=32, n_head=2, n_layer=2, n_ctx=160, vocab_size=260, mlp_dim=64)
@@ -31,13 +31,7 @@ def small_checkpoint(made_once: MadeOnce) -> Path:
 
 
 def _small_checkpoint(path: Path) -> Path:
-    model = build_model(CONFIG, seed=1)
-    generator = torch.Generator().manual_seed(2)
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-        elif name.startswith("blocks."):
-            parameter.mul_(8.0)
+    model = with_every_parameter_at_work(build_model(CONFIG, seed=1))
     dict(model.named_parameters())["blocks.0.ln_1.weight"][3] *= 30.0
     save_checkpoint(model, path)
     return path

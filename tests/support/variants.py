@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from andrea_export.graph.canonical.export import export_canonical
 from andrea_export.weights.load import LoadedModel, load_model, save_checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.model import Andrea, build_model
 from support.made_once import MadeOnce
+from support.model_traits import with_every_parameter_at_work
 from support.small_model import CONFIG
 
 VARIANTS: dict[str, AndreaConfig] = {
@@ -25,14 +25,7 @@ VARIANTS: dict[str, AndreaConfig] = {
 
 def variant_model(config: AndreaConfig) -> Andrea:
     """A model in which no bias is zero, no gain is one, and every matrix matters."""
-    model = build_model(config, seed=1)
-    generator = torch.Generator().manual_seed(2)
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-        elif name.startswith("blocks."):
-            parameter.mul_(8.0)
-    return model
+    return with_every_parameter_at_work(build_model(config, seed=1))
 
 
 @pytest.fixture(scope="session", params=VARIANTS)
