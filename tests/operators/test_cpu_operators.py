@@ -18,8 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from andrea_export.core.errors import PluginError
 from andrea_export.operators.cpu_path import cpu_path, expected_path
 from andrea_export.operators.linear import DOMAIN, EMBED, OPSET, Linear, embed_function
+from andrea_export.sessions.onnxruntime import OnnxSession, SessionTuning
 from andrea_export.targets.ort_cpu.quantization import Codes, block_codes, channel_codes
 
 FORMS = [
@@ -154,6 +156,13 @@ def test_an_id_that_is_no_row_is_an_error(cpu_library: Path, bad: int) -> None:
     model = one_node(embed_function(), {"codes": packed, "scales": scales}, ["ids"], width=40)
     with pytest.raises(Exception, match=f"com.andrea {EMBED}: an id is not one of the rows"):
         run(model, {"ids": np.array([0, bad])}, cpu_library)
+
+
+def test_a_library_that_is_none_is_an_error_in_words(tiny_onnx: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "libandrea_cpu.so"
+    foreign.write_bytes(b"for another machine")
+    with pytest.raises(PluginError, match=r"libandrea_cpu\.so cannot be loaded"):
+        OnnxSession(tiny_onnx, tuning=SessionTuning(operators=foreign))
 
 
 def test_the_library_needs_no_more_than_any_linux_has(cpu_library: Path) -> None:

@@ -113,7 +113,13 @@ def _options(tuning: SessionTuning) -> Any:
     if not tuning.pools_memory:
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     if tuning.operators is not None:
-        options.register_custom_ops_library(str(tuning.operators.resolve()))
+        try:
+            options.register_custom_ops_library(str(tuning.operators.resolve()))
+        except onnxruntime_errors() as error:
+            raise PluginError(
+                f"{tuning.operators} cannot be loaded: {on_one_line(error)}",
+                hint="build the bundle on a machine of this kind",
+            ) from error
     if tuning.profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(tuning.profile)
     return options
